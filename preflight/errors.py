@@ -1,0 +1,56 @@
+"""The few exceptions that we raise on purpose, each with the exit code it ends a command with.
+
+    PreflightError
+      UsageError        64  the command line asks for something that makes no sense
+      ConfigError       78  a file that a person wrote is wrong
+      WorldError         3  something outside us is broken, so nothing could be decided
+        DiscoveryError      a node, or a device of it, could not be read
+        ProbeError          workers or collectives could not be started
+        TransportError      an agent could not be reached, or refused, or answered nonsense
+
+Our own mistakes are assertions, never one of these.
+"""
+
+from typing import ClassVar
+
+
+class PreflightError(Exception):
+    """An expected failure: printed as one message, without a traceback."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class UsageError(PreflightError):
+    """The command line is wrong: says which option, and what would be right."""
+
+    exit_code = 64
+
+
+class ConfigError(PreflightError):
+    """A plan, configuration or saved file is wrong: names the file, the key, the value and what was expected."""
+
+    exit_code = 78
+
+    def __init__(self, source: str, problem: str, *, key: str | None = None, remedy: str | None = None) -> None:
+        self.source = source
+        self.key = key
+        self.problem = problem
+        self.remedy = remedy
+        where = f"{source}: {key}" if key else source
+        super().__init__(f"{where}: {problem}" + (f"\n  {remedy}" if remedy else ""))
+
+
+class WorldError(PreflightError):
+    """Something outside this program is broken or missing: nothing could be decided."""
+
+
+class DiscoveryError(WorldError):
+    """A node or one of its devices could not be read."""
+
+
+class ProbeError(WorldError):
+    """Workers or collectives could not be started."""
+
+
+class TransportError(WorldError):
+    """An agent could not be reached in time, refused, or answered with something that is not an answer."""

@@ -1,0 +1,101 @@
+"""What to measure, and what was measured: raw durations, from which algbw and busbw are derived.
+
+Only raw durations are stored. Bandwidth of a measurement = message size / median over iterations of the maximum over ranks.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from preflight.model.bandwidth import Collective, busbw_factor
+from preflight.model.base import Noun
+
+def median(values: Sequence[float]) -> float:
+    """The middle value, or the mean of the two in the middle. The standard library's needs 15 ms to import."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+Mode = Literal["alone", "together"]
+FailureKind = Literal["no_answer", "timed_out", "crashed", "error", "wrong_data", "not_run"]
+
+
+class Probe(Noun, kw_only=True):
+    """One thing to measure. `subject` names it: "pair 0-5" or a group's name, "tp0".
+
+    `mode`: pairs are disjoint within a round and count as "alone"; groups are timed alone, then all groups of the axis
+    "together". `repeat` counts repetitions of the same probe within a run, from 0.
+    `size_source` says where the message size comes from.
+    """
+
+    subject: str
+    axis: str | None  # None: a pair
+    collective: Collective
+    ranks: tuple[int, ...]
+    size_bytes: int
+    size_source: str
+    mode: Mode = "alone"
+    repeat: int = 0
+    loop_s: float = 0.2
+
+    @property
+    def key(self) -> str:
+        """Unique within a run."""
+        return f"{self.subject} {self.collective} {self.mode} {self.repeat}"
+
+
+class Failure(Noun, kw_only=True):
+    """Why a probe gave no figure. `rank` is the rank that this evidence points at, None if it points at none in particular."""
+
+    kind: FailureKind
+    text: str
+    rank: int | None = None
+
+
+class Samples(Noun, kw_only=True):
+    """What one rank timed. `durations_s`: seconds of one operation, one entry per timed window of `window` operations
+    back to back. `first_call_s`: the first operation after joining (connections are made there), kept apart.
+    """
+
+    rank: int
+    durations_s: tuple[float, ...]
+    first_call_s: float | None = None
+    join_s: float | None = None
+    window: int = 1
+
+
+class Measurement(Noun, kw_only=True):
+    """The outcome of one probe. `samples` is empty if it failed. `data_correct` None: not verified.
+
+    `transport`: what carried the data as far as is known ("gloo over lo", "NCCL: P2P/CUMEM"). `members` are the ranks that
+    the communicator itself reported, in group order.
+    """
+
+    probe: Probe
+    samples: tuple[Samples, ...] = ()
+    data_correct: bool | None = None
+    members: tuple[int, ...] = ()
+    transport: str | None = None
+    failure: Failure | None = None
+    simulated: bool = False
+
+    @property
+    def slowest_s(self) -> tuple[float, ...]:
+        """Per timed window, the maximum over ranks of one operation's duration, in seconds."""
+        return tuple(max(window) for window in zip(*(s.durations_s for s in self.samples), strict=False))
+
+    @property
+    def duration_s(self) -> float | None:
+        """Seconds of one operation as the job would see it: median over windows of the maximum over ranks."""
+        return median(self.slowest_s) if self.slowest_s else None
+
+    @property
+    def algbw_bytes_per_s(self) -> float | None:
+        """Message size / duration; None if nothing was timed."""
+        return self.probe.size_bytes / self.duration_s if self.duration_s else None
+
+    @property
+    def busbw_bytes_per_s(self) -> float | None:
+        """algbw x the collective's factor; None if nothing was timed."""
+        algbw = self.algbw_bytes_per_s
+        return None if algbw is None else algbw * busbw_factor(self.probe.collective, len(self.probe.ranks))

@@ -1,0 +1,20 @@
+"""How nodes hang together: switch tiers, rails and NVLink domains. Lists run closest-first (leaf, spine, core)."""
+
+from preflight.model.base import Noun
+
+
+class Topology(Noun, kw_only=True):
+    """Named sets. A part that nobody told us about is None, not empty.
+
+    `switches`: node name -> the switches above it, closest first. `rails`: rail name -> "node/nic" members.
+    `nvlink_domains`: domain -> GPU UUIDs.
+    """
+
+    switches: dict[str, tuple[str, ...]] | None = None
+    rails: dict[str, tuple[str, ...]] | None = None
+    nvlink_domains: dict[str, tuple[str, ...]] | None = None
+
+    def leaf_of(self, node: str) -> str | None:
+        """The leaf switch of a node, None if unknown."""
+        above = (self.switches or {}).get(node, ())
+        return above[0] if above else None
