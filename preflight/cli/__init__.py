@@ -1,0 +1,1 @@
+"""The commands: arguments in, a stage called, an exit code out."""

@@ -1,0 +1,1 @@
+"""Discovery: one file per source of facts; read, then parse."""

@@ -1,0 +1,1 @@
+"""Agents, the coordinator, and how the two talk. The only place that imports aiohttp."""

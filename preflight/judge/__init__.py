@@ -1,0 +1,1 @@
+"""Judging: runs every check over the evidence and gives the answer."""

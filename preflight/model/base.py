@@ -10,7 +10,7 @@ import msgspec
 
 
 class Noun(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A record that any stage can save, load and print. Each subclass says `kw_only=True`: msgspec doesn't inherit it."""
+    """A record that any stage can save, load and print. Each subclass says `frozen=True, kw_only=True`: mypy wants the first again, and msgspec doesn't inherit it."""
 
 
 class Strict(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -10,10 +10,12 @@ from preflight.model.plan import Plan
 from preflight.model.profile import Profile
 from preflight.model.topology import Topology
 
-IncidentKind = Literal["agent_lost", "worker_not_started", "worker_hung", "worker_died", "worker_unkillable", "store_lost"]
+IncidentKind = Literal[
+    "agent_lost", "worker_not_started", "worker_hung", "worker_died", "worker_unkillable", "store_lost"
+]
 
 
-class Incident(Noun, kw_only=True):
+class Incident(Noun, frozen=True, kw_only=True):
     """Something that went wrong while measuring, as seen by the part that saw it. `at_s`: seconds since the run began."""
 
     kind: IncidentKind
@@ -24,7 +26,7 @@ class Incident(Noun, kw_only=True):
     rank: int | None = None
 
 
-class Settings(Noun, kw_only=True):
+class Settings(Noun, frozen=True, kw_only=True):
     """How the evidence was gathered.
 
     `backend`: what moved the data, None when nothing did. `cpu_declared`: someone said that a run without GPUs is meant, so
@@ -38,7 +40,7 @@ class Settings(Noun, kw_only=True):
     simulated: bool = False
 
 
-class BaselineEntry(Noun, kw_only=True):
+class BaselineEntry(Noun, frozen=True, kw_only=True):
     """What one subject measured before: busbw of earlier runs, newest last, in bytes per second."""
 
     subject: str
@@ -47,13 +49,13 @@ class BaselineEntry(Noun, kw_only=True):
     busbw_bytes_per_s: tuple[float, ...]
 
 
-class Baseline(Noun, kw_only=True):
+class Baseline(Noun, frozen=True, kw_only=True):
     """This cluster's own history."""
 
     entries: tuple[BaselineEntry, ...] = ()
 
 
-class Evidence(Noun, kw_only=True):
+class Evidence(Noun, frozen=True, kw_only=True):
     """The single argument of every check. None: this command doesn't look at that, which is not the same as "unknown"."""
 
     settings: Settings = Settings()

@@ -34,7 +34,7 @@ PartKind = Literal["gpu", "slot", "nic", "rail", "link", "rank", "node", "leaf",
 Confidence = Literal["certain", "likely", "possible"]
 
 
-class Part(Noun, kw_only=True):
+class Part(Noun, frozen=True, kw_only=True):
     """The smallest thing that the evidence supports blaming, and how sure that is."""
 
     kind: PartKind
@@ -42,7 +42,7 @@ class Part(Noun, kw_only=True):
     confidence: Confidence = "certain"
 
 
-class Finding(Noun, kw_only=True):
+class Finding(Noun, frozen=True, kw_only=True):
     """What one check says of one subject.
 
     `remedy` is the smallest change that would help, empty when nothing needs doing. `blames` is None when nothing is
@@ -61,7 +61,7 @@ class Finding(Noun, kw_only=True):
     need: Need = "required"
 
 
-class CheckRun(Noun, kw_only=True):
+class CheckRun(Noun, frozen=True, kw_only=True):
     """That a check ran, and for how long."""
 
     check: str
@@ -72,7 +72,7 @@ class CheckRun(Noun, kw_only=True):
 Facts = Literal["inventory", "plan", "measurements"]
 
 
-class Check(Noun, kw_only=True):
+class Check(Noun, frozen=True, kw_only=True):
     """A check: a name (= its file's name = metric label), a claim, and a pure function from evidence to findings.
 
     `judge` yields one finding for each thing judged, passes included; yields nothing when there is nothing to judge (the

@@ -11,14 +11,14 @@ Ancestor = Literal["internal", "PIX", "PXB", "PHB", "NODE", "SYS"]  # nvidia-smi
 PeerKind = Literal["gpu", "switch", "cpu"]
 
 
-class Problem(Noun, kw_only=True):
+class Problem(Noun, frozen=True, kw_only=True):
     """Something that could not be read: from which source, and why, as the source said it."""
 
     source: str
     text: str
 
 
-class Link(Noun, kw_only=True):
+class Link(Noun, frozen=True, kw_only=True):
     """One NVLink of a GPU, and what is at its other end.
 
     `speed_bytes_per_s` is the line rate that the driver reports, one direction; `version` the NVLink generation, "4.0".
@@ -32,7 +32,7 @@ class Link(Noun, kw_only=True):
     speed_bytes_per_s: int | None = None
 
 
-class GpuPeer(Noun, kw_only=True):
+class GpuPeer(Noun, frozen=True, kw_only=True):
     """How one GPU of a node reaches another: direct or switched NVLinks (None: unknown; 0: none), and the PCIe ancestor."""
 
     index: int
@@ -40,7 +40,7 @@ class GpuPeer(Noun, kw_only=True):
     ancestor: Ancestor | None = None
 
 
-class Gpu(Noun, kw_only=True):
+class Gpu(Noun, frozen=True, kw_only=True):
     """One physical GPU. One that could not be opened keeps its index and its `problems`, all else None.
 
     `nvlink_domain`: the GPUs that carry the same text here reach each other over NVLink. From NVML's fabric info it is
@@ -67,7 +67,7 @@ class Gpu(Noun, kw_only=True):
     problems: tuple[Problem, ...] = ()
 
 
-class Nic(Noun, kw_only=True):
+class Nic(Noun, frozen=True, kw_only=True):
     """A network interface. `speed_bytes_per_s` is None where the kernel doesn't know (loopback, virtual, down)."""
 
     name: str
@@ -80,7 +80,7 @@ class Nic(Noun, kw_only=True):
     numa_node: int | None = None
 
 
-class Node(Noun, kw_only=True):
+class Node(Noun, frozen=True, kw_only=True):
     """One operating-system instance with one agent.
 
     `gpus` is None when it could not be found out (the driver hangs, devices without a driver) and empty when there are
@@ -106,7 +106,7 @@ class Node(Noun, kw_only=True):
     simulated: bool = False
 
 
-class Inventory(Noun, kw_only=True):
+class Inventory(Noun, frozen=True, kw_only=True):
     """All nodes of a run, in node-rank order."""
 
     nodes: tuple[Node, ...]

@@ -9,7 +9,7 @@ Severity = Literal["fail", "warn", "off"]
 Need = Literal["required", "advisory"]
 
 
-class ModelShape(Noun, kw_only=True):
+class ModelShape(Noun, frozen=True, kw_only=True):
     """`parameters` counts weights of the whole model; `hidden_size` None: message sizes fall back to defaults."""
 
     parameters: int
@@ -17,7 +17,7 @@ class ModelShape(Noun, kw_only=True):
     hidden_size: int | None = None
 
 
-class Parallel(Noun, kw_only=True):
+class Parallel(Noun, frozen=True, kw_only=True):
     """Degrees of each axis. `dp` None: what is left of the world size. `etp` None: the framework's default.
 
     `order` lists axes innermost first; None: the framework's default.
@@ -34,7 +34,7 @@ class Parallel(Noun, kw_only=True):
     virtual_stages: int = 1
 
 
-class Training(Noun, kw_only=True):
+class Training(Noun, frozen=True, kw_only=True):
     """Either `micro_batches` per data-parallel replica and step, or `global_batch_size`, from which it follows."""
 
     micro_batches: int | None = None
@@ -43,7 +43,7 @@ class Training(Noun, kw_only=True):
     seq_length: int | None = None
 
 
-class Hardware(Noun, kw_only=True):
+class Hardware(Noun, frozen=True, kw_only=True):
     """`gpu` None: nothing claimed. `backend` says what probes use; "gloo" or "auto" declares that a run without GPUs is meant."""
 
     nodes: int | None = None
@@ -53,7 +53,7 @@ class Hardware(Noun, kw_only=True):
     backend: Backend | None = None
 
 
-class Rule(Noun, kw_only=True):
+class Rule(Noun, frozen=True, kw_only=True):
     """Override of one check: its worst verdict, whether it is needed for an answer, and its limits by name."""
 
     severity: Severity | None = None
@@ -61,7 +61,7 @@ class Rule(Noun, kw_only=True):
     limits: dict[str, float] = {}
 
 
-class Job(Noun, kw_only=True):
+class Job(Noun, frozen=True, kw_only=True):
     """One plan file. `source` is its path, for messages."""
 
     source: str

@@ -9,6 +9,7 @@ from typing import Literal
 from preflight.model.bandwidth import Collective, busbw_factor
 from preflight.model.base import Noun
 
+
 def median(values: Sequence[float]) -> float:
     """The middle value, or the mean of the two in the middle. The standard library's needs 15 ms to import."""
     ordered = sorted(values)
@@ -20,7 +21,7 @@ Mode = Literal["alone", "together"]
 FailureKind = Literal["no_answer", "timed_out", "crashed", "error", "wrong_data", "not_run"]
 
 
-class Probe(Noun, kw_only=True):
+class Probe(Noun, frozen=True, kw_only=True):
     """One thing to measure. `subject` names it: "pair 0-5" or a group's name, "tp0".
 
     `mode`: pairs are disjoint within a round and count as "alone"; groups are timed alone, then all groups of the axis
@@ -44,7 +45,7 @@ class Probe(Noun, kw_only=True):
         return f"{self.subject} {self.collective} {self.mode} {self.repeat}"
 
 
-class Failure(Noun, kw_only=True):
+class Failure(Noun, frozen=True, kw_only=True):
     """Why a probe gave no figure. `rank` is the rank that this evidence points at, None if it points at none in particular."""
 
     kind: FailureKind
@@ -52,7 +53,7 @@ class Failure(Noun, kw_only=True):
     rank: int | None = None
 
 
-class Samples(Noun, kw_only=True):
+class Samples(Noun, frozen=True, kw_only=True):
     """What one rank timed. `durations_s`: seconds of one operation, one entry per timed window of `window` operations
     back to back. `first_call_s`: the first operation after joining (connections are made there), kept apart.
     """
@@ -64,7 +65,7 @@ class Samples(Noun, kw_only=True):
     window: int = 1
 
 
-class Measurement(Noun, kw_only=True):
+class Measurement(Noun, frozen=True, kw_only=True):
     """The outcome of one probe. `samples` is empty if it failed. `data_correct` None: not verified.
 
     `transport`: what carried the data as far as is known ("gloo over lo", "NCCL: P2P/CUMEM"). `members` are the ranks that

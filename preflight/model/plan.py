@@ -8,7 +8,7 @@ from preflight.model.job import Job
 AXES = ("tp", "cp", "ep", "etp", "edp", "dp", "pp")  # reading order
 
 
-class Rank(Noun, kw_only=True):
+class Rank(Noun, frozen=True, kw_only=True):
     """One process of the job, one GPU. `gpu_uuid` None: not known yet (predicted) or no GPU (CPU backend)."""
 
     rank: int
@@ -18,7 +18,7 @@ class Rank(Noun, kw_only=True):
     gpu_uuid: str | None = None
 
 
-class Placement(Noun, kw_only=True):
+class Placement(Noun, frozen=True, kw_only=True):
     """Where every rank sits, in rank order. Predicted and measured placements are this one type.
 
     `method` says how it came about: "block" (consecutive ranks fill a node), ...
@@ -33,7 +33,7 @@ class Placement(Noun, kw_only=True):
         return tuple(dict.fromkeys(self.ranks[rank].node for rank in ranks))
 
 
-class Group(Noun, kw_only=True):
+class Group(Noun, frozen=True, kw_only=True):
     """The ranks that take part in one collective on one axis."""
 
     axis: str
@@ -46,7 +46,7 @@ class Group(Noun, kw_only=True):
         return f"{self.axis}{self.index}"
 
 
-class Estimate(Noun, kw_only=True):
+class Estimate(Noun, frozen=True, kw_only=True):
     """The first estimate, per GPU; None where the plan file doesn't say enough.
 
     state_bytes_per_gpu: 16 bytes per parameter (bf16 weights and gradients, fp32 master weights and two Adam moments) / (tp x pp).
@@ -65,7 +65,7 @@ class Estimate(Noun, kw_only=True):
     message_bytes: dict[str, int] = {}
 
 
-class Plan(Noun, kw_only=True):
+class Plan(Noun, frozen=True, kw_only=True):
     """One job laid out on nodes.
 
     `degrees`: axis -> degree, resolved (dp filled in, etp defaulted). `groups`: axis -> groups, each the ranks of one

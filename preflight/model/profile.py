@@ -3,14 +3,14 @@
 from preflight.model.base import Strict
 
 
-class Expected(Strict, kw_only=True):
+class Expected(Strict, frozen=True, kw_only=True):
     """One expected value and where it comes from (formula, vendor sheet, our run with its date)."""
 
     value: float
     source: str
 
 
-class Profile(Strict, kw_only=True):
+class Profile(Strict, frozen=True, kw_only=True):
     """A machine type. `gpu_names` are NVML product names; lookups match them without regard to case."""
 
     name: str

@@ -7,7 +7,7 @@ from preflight.model.finding import Answer, CheckRun, Finding
 SCHEMA = "preflight.report/1"
 
 
-class Coverage(Noun, kw_only=True):
+class Coverage(Noun, frozen=True, kw_only=True):
     """How much of what was planned was measured. What the budget didn't reach is stated here; it is not a finding."""
 
     pairs_planned: int = 0
@@ -16,14 +16,14 @@ class Coverage(Noun, kw_only=True):
     groups_measured: int = 0
 
 
-class Environment(Noun, kw_only=True):
+class Environment(Noun, frozen=True, kw_only=True):
     """With what it ran: versions by name, and the variables that steer NCCL, gloo and CUDA."""
 
     versions: dict[str, str] = {}
     variables: dict[str, str] = {}
 
 
-class Report(Noun, kw_only=True, tag_field="schema", tag=SCHEMA):
+class Report(Noun, frozen=True, kw_only=True, tag_field="schema", tag=SCHEMA):
     """One run: the evidence, the findings worst first, the answer.
 
     `partial`: the run was interrupted or ran out of its budget before its plan was done. `phases_s`: seconds spent in

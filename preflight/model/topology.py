@@ -3,7 +3,7 @@
 from preflight.model.base import Noun
 
 
-class Topology(Noun, kw_only=True):
+class Topology(Noun, frozen=True, kw_only=True):
     """Named sets. A part that nobody told us about is None, not empty.
 
     `switches`: node name -> the switches above it, closest first. `rails`: rail name -> "node/nic" members.

@@ -1,0 +1,1 @@
+"""Probing: schedule, collectives, timing, workers. The only stage that imports torch."""

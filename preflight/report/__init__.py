@@ -1,0 +1,1 @@
+"""Reports: for people, for programs, for Prometheus."""
