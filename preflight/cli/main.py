@@ -1,0 +1,74 @@
+"""The command group. Nothing but click is imported before the command is known."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import click
+
+from preflight import __version__
+
+# command -> (module, one line of help): the line stands here so that --help imports no command
+COMMANDS = {
+    "run": ("preflight.cli.run", "Measure and judge the nodes of a job: the whole pipeline."),
+    "plan": ("preflight.cli.plan", "Lay a job out: groups, placement, estimate. Needs no cluster."),
+    "node": ("preflight.cli.node", "Show what is in this node."),
+    "topology": ("preflight.cli.topology", "Show GPUs, links and NICs of this node as a matrix."),
+    "judge": ("preflight.cli.judge", "Judge a saved run again, without measuring."),
+    "agent": ("preflight.cli.agent", "Serve this node to a coordinator."),
+    "checks": ("preflight.cli.checks", "List or explain the checks."),
+}
+
+
+class LazyGroup(click.Group):
+    """Loads a command's module only when that command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All commands, in reading order."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, imported now."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list for --help, from the table above."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"auto_envvar_prefix": "PREFLIGHT", "help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="preflight")
+def preflight() -> None:
+    """Will this job, with this parallel layout, on these nodes, run at the speed its links allow?
+
+    Exit codes: 0 go, 10 no-go, 3 undecided, 64 wrong usage, 78 bad plan or configuration.
+    """
+
+
+def run_command_line(arguments: Sequence[str]) -> int:
+    """Run one command and give its exit code. Errors that we expect become one message on stderr."""
+    from preflight.errors import PreflightError
+
+    try:
+        result = preflight.main(args=list(arguments), prog_name="preflight", standalone_mode=False)
+    except click.UsageError as error:
+        error.show(file=sys.stderr)
+        return 64
+    except click.ClickException as error:
+        error.show(file=sys.stderr)
+        return 3
+    except PreflightError as error:
+        print(f"preflight: {error}", file=sys.stderr)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        print("preflight: interrupted", file=sys.stderr)
+        return 3
+    return result if isinstance(result, int) else 0
