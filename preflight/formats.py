@@ -6,6 +6,7 @@ renames it, so that a reader never sees half a file and a full disk never costs 
 
 import contextlib
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,19 +43,20 @@ def read_bytes(path: str | Path) -> bytes:
 
 def read_toml(path: str | Path) -> dict[str, Any]:
     """A TOML file as nested dicts. Raises ConfigError with the line of the fault."""
-    try:
+    if sys.version_info >= (3, 11):
         import tomllib
-    except ModuleNotFoundError:  # Python 3.10
+    else:
         import tomli as tomllib
     data = read_bytes(path)
     try:
-        return tomllib.loads(data.decode("utf-8"))
+        document: dict[str, Any] = tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError(str(path), f"is not UTF-8 text (byte {error.start})") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(str(path), f"is not TOML: {error}") from error
     except RecursionError as error:
         raise ConfigError(str(path), "is nested too deeply") from error
+    return document
 
 
 def read_noun(path: str | Path, kind: type[T]) -> T:
