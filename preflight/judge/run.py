@@ -1,0 +1,125 @@
+"""Runs the checks over the evidence, puts their findings in order, and gives the answer.
+
+A check can't hurt the run: what it raises becomes UNKNOWN, what it yields against the contract becomes UNKNOWN, and its
+silence becomes SKIP. `[rules]` of the plan file are applied here, so that no check knows of them.
+
+What a rule does: severity "off" skips the check; "warn" turns its FAIL into WARN and makes it advisory, since missing
+evidence must not weigh more than bad evidence; "fail" lets it say FAIL, which is the default. "fail" doesn't raise WARN to
+FAIL: a WARN may mean "too noisy to judge". `need` overrides the check's own.
+"""
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from preflight.model import Answer, Check, CheckRun, Evidence, Finding, Rule, Verdict
+from preflight.model.job import Need
+
+WHOLE_RUN = "run"  # the subject of a finding that is about the check itself, not about a part of the cluster
+
+_GATHERED_BY = {
+    "inventory": "discovery (preflight node, preflight run)",
+    "plan": "a plan file (preflight plan, preflight run)",
+    "measurements": "probing (preflight run)",
+}
+
+
+def judge(
+    evidence: Evidence, checks: Sequence[Check], *, partial: bool = False
+) -> tuple[tuple[Finding, ...], tuple[CheckRun, ...], Answer]:
+    """Findings worst first, what each check cost, and the answer. A partial run is never "go": it didn't see everything."""
+    findings, runs = run_checks(checks, evidence)
+    return findings, runs, answer_of(findings, partial=partial)
+
+
+def run_checks(checks: Sequence[Check], evidence: Evidence) -> tuple[tuple[Finding, ...], tuple[CheckRun, ...]]:
+    """The findings of all checks: worst first, then in the order of the checks, then by subject (tp2 before tp10).
+
+    A check that was skipped without being asked has no CheckRun. Nothing is raised for an Exception inside a check.
+    """
+    rules = evidence.plan.job.rules if evidence.plan else {}
+    found: list[tuple[int, Finding]] = []
+    runs: list[CheckRun] = []
+    for position, check in enumerate(checks):
+        rule = rules.get(check.name, Rule())
+        reason = _why_skipped(check, rule, evidence)
+        if reason:
+            findings = [_about_check(check, Verdict.SKIP, reason)]
+        else:
+            began = time.perf_counter()
+            findings = list(_findings(check, evidence)) or [_about_check(check, Verdict.SKIP, "nothing to judge")]
+            duration_s = time.perf_counter() - began
+            runs.append(CheckRun(check=check.name, duration_s=duration_s, num_findings=len(findings)))
+        found += [(position, _ruled(finding, rule, check.need)) for finding in findings]
+    found.sort(key=lambda item: (item[1].verdict.rank, item[0], natural_key(item[1].subject)))
+    return tuple(finding for _, finding in found), tuple(runs)
+
+
+def answer_of(findings: Sequence[Finding], *, partial: bool = False) -> Answer:
+    """The answer that these findings give.
+
+    Any FAIL, advisory or not: "no-go". Else a required check that is UNKNOWN, nothing checked at all, or a partial run:
+    "undecided". Else "go".
+    """
+    if any(finding.verdict is Verdict.FAIL for finding in findings):
+        return "no-go"
+    if any(finding.verdict is Verdict.UNKNOWN and finding.need == "required" for finding in findings):
+        return "undecided"
+    checked = any(finding.verdict in {Verdict.PASS, Verdict.WARN} for finding in findings)
+    return "go" if checked and not partial else "undecided"
+
+
+def natural_key(text: str) -> tuple[str | int, ...]:
+    """A sort key that counts: "tp2" before "tp10". Texts and numbers alternate, so that keys always compare."""
+    # 18 digits fit 64 bits; Python refuses to convert a few thousand
+    return tuple(int(part) if i % 2 else part for i, part in enumerate(re.split(r"([0-9]{1,18})", text)))
+
+
+def _why_skipped(check: Check, rule: Rule, evidence: Evidence) -> str | None:
+    if rule.severity == "off":
+        return "switched off in the plan file"
+    missing = [fact for fact in check.uses if getattr(evidence, fact) is None]
+    if missing:
+        return "this command does not gather: " + "; ".join(f"{fact}, from {_GATHERED_BY[fact]}" for fact in missing)
+    return None
+
+
+def _findings(check: Check, evidence: Evidence) -> Iterator[Finding]:
+    """What the check yields, kept up to the point where it breaks."""
+    try:
+        for item in check.judge(evidence):
+            yield _verified(check, item)
+    except Exception as error:  # noqa: BLE001 - a broken check is a finding, not the end of the run
+        yield _about_check(
+            check,
+            Verdict.UNKNOWN,
+            f"the check broke: {type(error).__name__}: {error}",
+            remedy=f'report it to the author of the check, with the saved run; until then [rules] {check.name} = "off"',
+        )
+
+
+def _verified(check: Check, item: object) -> Finding:
+    """The finding, or an UNKNOWN that says how it breaks the contract. Types are verified, so that every report can be loaded."""
+    if not isinstance(item, Finding):
+        return _about_check(check, Verdict.UNKNOWN, f"the check broke: it yielded {type(item).__name__}, not a Finding")
+    if item.check != check.name:
+        return _about_check(check, Verdict.UNKNOWN, f"the check broke: it yielded a finding of {item.check!r}")
+    try:
+        return msgspec.convert(msgspec.to_builtins(item), Finding)
+    except (msgspec.ValidationError, TypeError) as error:
+        return _about_check(check, Verdict.UNKNOWN, f"the check broke: it yielded a malformed Finding: {error}")
+
+
+def _about_check(check: Check, verdict: Verdict, observed: str, remedy: str = "") -> Finding:
+    return Finding(check=check.name, subject=WHOLE_RUN, verdict=verdict, observed=observed, remedy=remedy)
+
+
+def _ruled(finding: Finding, rule: Rule, default: Need) -> Finding:
+    """The finding as `[rules]` want it."""
+    need = rule.need or ("advisory" if rule.severity == "warn" else default)
+    if rule.severity == "warn" and finding.verdict is Verdict.FAIL:
+        observed = f"{finding.observed} (FAIL, lowered by the plan file)"
+        return msgspec.structs.replace(finding, need=need, verdict=Verdict.WARN, observed=observed)
+    return msgspec.structs.replace(finding, need=need)

@@ -1,0 +1,165 @@
+"""Finds the installed checks through the entry-point group `preflight.checks`.
+
+Each entry names a tuple of checks, so that a site adds its own by installing a distribution. The `entry_points.txt` files are read
+directly: importlib.metadata costs 25 ms and some 40 modules, so it is left for import paths that hold archives.
+"""
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from preflight.errors import ConfigError, WorldError
+from preflight.model import Check, Job
+
+GROUP = "preflight.checks"
+OURS = "cluster-preflight"  # the distribution whose checks come first
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_FACTS = ("inventory", "plan", "measurements")
+
+
+class InstalledCheck(NamedTuple):
+    """A check and the distribution that provides it."""
+
+    check: Check
+    distribution: str
+
+
+class _Entry(NamedTuple):
+    distribution: str
+    name: str
+    target: str
+
+    @property
+    def label(self) -> str:
+        return f"checks of distribution {self.distribution} (entry point {self.name} = {self.target})"
+
+
+def load_checks() -> tuple[Check, ...]:
+    """All installed checks: ours first in reading order, then those of other distributions by name.
+
+    Raises WorldError, which names the distribution: no checks at all, a name given twice, an entry that can't be imported or
+    isn't a tuple of checks. Leaving such checks out would make a run look better than it is.
+    """
+    return tuple(installed.check for installed in load_checks_with_source())
+
+
+def load_checks_with_source() -> tuple[InstalledCheck, ...]:
+    """As load_checks, with the distribution of each."""
+    entries = sorted(_entries(sys.path), key=lambda entry: (entry.distribution != OURS, entry))
+    found: dict[str, InstalledCheck] = {}
+    for entry in entries:
+        for check in _load(entry):
+            if check.name in found:
+                raise WorldError(
+                    f"check {check.name} is installed twice: by {found[check.name].distribution} and by "
+                    f"{entry.distribution}\n  uninstall one of them, or rename the check"
+                )
+            found[check.name] = InstalledCheck(check, entry.distribution)
+    if not found:
+        raise WorldError(f"no checks are installed (entry-point group {GROUP} is empty)\n  reinstall {OURS}")
+    return tuple(found.values())
+
+
+def verify_rules(job: Job, checks: Sequence[Check]) -> None:
+    """Raise ConfigError if `[rules]` of the plan file name a check, or a limit of a check, that isn't there."""
+    by_name = {check.name: check for check in checks}
+    for name, rule in job.rules.items():
+        if name not in by_name:
+            raise _unknown(job.source, f"rules.{name}", "no check of that name is installed", name, list(by_name))
+        for limit in rule.limits:
+            known = list(by_name[name].limits)
+            if limit not in known:
+                raise _unknown(job.source, f"rules.{name}.limits.{limit}", "the check has no such limit", limit, known)
+
+
+def _unknown(source: str, key: str, problem: str, name: str, known: list[str]) -> ConfigError:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return ConfigError(source, problem, key=key, remedy=f"{hint}known: {', '.join(sorted(known)) or 'none'}")
+
+
+def _entries(path: Sequence[str]) -> Iterator[_Entry]:
+    """The entries of our group; of a distribution that is there twice, the first on the path, as Python imports it."""
+    seen: set[str] = set()
+    for folder in path:
+        try:
+            with os.scandir(folder or ".") as listing:
+                infos = sorted(item.name for item in listing if item.name.endswith((".dist-info", ".egg-info")))
+        except NotADirectoryError:
+            yield from _entries_by_importlib(seen)  # an archive
+            return
+        except OSError:
+            continue  # Python skips what it can't list too
+        for info in infos:
+            distribution = re.sub(r"[-_.]+", "-", info.rsplit(".", 1)[0].split("-", 1)[0]).lower()
+            if distribution in seen:
+                continue
+            seen.add(distribution)
+            try:
+                text = Path(folder, info, "entry_points.txt").read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError):
+                continue
+            yield from (_Entry(distribution, name, target) for name, target in _parse(text))
+
+
+def _parse(text: str) -> Iterator[tuple[str, str]]:
+    """(name, target) of each entry of our group in the text of an entry_points.txt."""
+    section = None
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("[") and line.endswith("]"):
+            section = line[1:-1].strip()
+        elif section == GROUP and "=" in line and not line.startswith(("#", ";")):
+            name, target = line.split("=", 1)
+            yield name.strip(), target.split("[", 1)[0].strip()
+
+
+def _entries_by_importlib(seen: set[str]) -> Iterator[_Entry]:
+    from importlib.metadata import distributions
+
+    for distribution in distributions():
+        name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "unnamed").lower()
+        if name not in seen:
+            seen.add(name)
+            yield from (_Entry(name, ep.name, ep.value) for ep in distribution.entry_points if ep.group == GROUP)
+
+
+def _load(entry: _Entry) -> tuple[Check, ...]:
+    """The tuple of checks that the entry names. Raises WorldError."""
+    module_name, _, attribute = entry.target.partition(":")
+    try:
+        loaded: object = importlib.import_module(module_name)
+        for part in filter(None, attribute.split(".")):
+            loaded = getattr(loaded, part)
+    except (Exception, SystemExit) as error:
+        raise WorldError(
+            f"{entry.label} can't be imported: {type(error).__name__}: {error}\n"
+            f"  repair or uninstall {entry.distribution}; a run without its checks would look better than it is"
+        ) from error
+    if not isinstance(loaded, tuple):
+        raise WorldError(f"{entry.label}: expected a tuple of checks, found {type(loaded).__name__}")
+    for check in loaded:
+        problem = _problem_of(check)
+        if problem:
+            raise WorldError(f"{entry.label}: {problem}")
+    return loaded
+
+
+def _problem_of(check: object) -> str | None:
+    """How an item breaks the contract of a check; None if it doesn't."""
+    if not isinstance(check, Check):
+        return f"expected a Check, found {type(check).__name__}"
+    if not isinstance(check.name, str) or not _NAME.fullmatch(check.name):
+        return f"check name {check.name!r}: expected lower-case letters, digits and _, since it becomes a metric label"
+    unknown = [fact for fact in check.uses if fact not in _FACTS]
+    if unknown:
+        return f"check {check.name} uses {unknown[0]!r}: expected one of {', '.join(_FACTS)}"
+    if not callable(check.judge):
+        return f"check {check.name}: judge is not a function"
+    return None
