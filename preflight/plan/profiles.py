@@ -1,0 +1,36 @@
+"""Machine types that we know: one TOML file each in preflight/profiles."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from preflight.errors import ConfigError
+from preflight.formats import read_toml
+from preflight.model import Profile
+
+FOLDER = Path(__file__).parent.parent / "profiles"
+
+
+def read_profile(path: Path) -> Profile:
+    """One profile. Raises ConfigError with the path of the fault inside the file."""
+    document = read_toml(path)
+    try:
+        return msgspec.convert(document, Profile)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(path), f"is not a profile: {error}") from error
+
+
+def all_profiles() -> Iterator[Profile]:
+    """Every profile that comes with preflight, by file name."""
+    for path in sorted(FOLDER.glob("*.toml")):
+        yield read_profile(path)
+
+
+def find_profile(name: str) -> Profile | None:
+    """The profile of that name, or the one that lists it as NVML product name; case doesn't matter. None: unknown machine."""
+    wanted = name.casefold()
+    for profile in all_profiles():
+        if wanted in (known.casefold() for known in (profile.name, *profile.gpu_names)):
+            return profile
+    return None
