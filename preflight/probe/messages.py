@@ -1,0 +1,102 @@
+"""What agent, zygote and workers say to each other: one JSON document per packet of a local SOCK_SEQPACKET socket.
+
+Agent -> zygote: Spawn, with the new process's end of a socket pair as ancillary data. Zygote -> agent: ZygoteReady, Spawned, Exited.
+Agent -> worker: Task. Worker -> agent: WorkerReady, then one Outcome for each task. No pickle, no code, no paths.
+"""
+
+import msgspec
+
+from preflight.model import Failure, Probe, Samples
+
+MAX_PACKET_BYTES = 128 * 1024  # below the kernel's default send buffer (208 KiB), so that one send is one packet
+
+
+class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn", forbid_unknown_fields=True):
+    """Fork one process. `role` "worker": one rank. `role` "store": the rendezvous server of one round.
+
+    `gpu` is the UUID that the worker may see, None for the CPU. `uid`, `gid`: drop to this user first, None: stay.
+    """
+
+    role: str
+    ticket: int
+    rank: int | None = None
+    gpu: str | None = None
+    uid: int | None = None
+    gid: int | None = None
+    address: str | None = None
+
+
+class ZygoteReady(msgspec.Struct, frozen=True, kw_only=True, tag="zygote_ready"):
+    """Torch is imported. `versions`: torch, NCCL, Python by name."""
+
+    versions: dict[str, str]
+
+
+class ZygoteFailed(msgspec.Struct, frozen=True, kw_only=True, tag="zygote_failed"):
+    """Torch could not be imported, and why."""
+
+    text: str
+
+
+class Spawned(msgspec.Struct, frozen=True, kw_only=True, tag="spawned"):
+    """A process was forked for this ticket."""
+
+    ticket: int
+    pid: int
+
+
+class Exited(msgspec.Struct, frozen=True, kw_only=True, tag="exited"):
+    """A forked process ended. `code` is negative for a signal, as subprocess has it."""
+
+    ticket: int
+    pid: int
+    code: int
+
+
+FromZygote = ZygoteReady | ZygoteFailed | Spawned | Exited
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task", forbid_unknown_fields=True):
+    """Run one probe, as one of its ranks. `prefix` is fresh for each attempt. `timeout_s` bounds the rendezvous, and each operation.
+
+    `num_tasks`: how many ranks take part in the whole round (they start together). `align`: whether to wait for them.
+    """
+
+    number: int
+    probe: Probe
+    backend: str
+    store_address: str
+    store_port: int
+    prefix: str
+    timeout_s: float
+    address: str
+    num_tasks: int
+    align: bool
+
+
+class WorkerReady(msgspec.Struct, frozen=True, kw_only=True, tag="worker_ready"):
+    """The worker can take tasks. `gpu` is the UUID of the device that it really has."""
+
+    pid: int
+    gpu: str | None = None
+    port: int | None = None
+
+
+class WorkerFailed(msgspec.Struct, frozen=True, kw_only=True, tag="worker_failed"):
+    """The worker could not get ready (no CUDA device, say), and why."""
+
+    text: str
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
+    """What one rank saw of one task."""
+
+    number: int
+    samples: Samples | None = None
+    data_correct: bool | None = None
+    members: tuple[int, ...] = ()
+    transport: str | None = None
+    failure: Failure | None = None
+
+
+FromWorker = WorkerReady | WorkerFailed | Outcome
