@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from preflight.model import Answer, Check, CheckRun, Evidence, Finding, Rule, Verdict
+from preflight.model import Answer, Check, CheckRun, Evidence, Finding, Report, Rule, Verdict
 from preflight.model.job import Need
 
 WHOLE_RUN = "run"  # the subject of a finding that is about the check itself, not about a part of the cluster
@@ -32,6 +32,21 @@ def judge(
     """Findings worst first, what each check cost, and the answer. A partial run is never "go": it didn't see everything."""
     findings, runs = run_checks(checks, evidence)
     return findings, runs, answer_of(findings, partial=partial)
+
+
+def judge_again(report: Report, checks: Sequence[Check]) -> Report:
+    """The same run, judged by these checks. The findings of a check that isn't among them stay as they were saved."""
+    findings, runs = run_checks(checks, report.evidence)
+    absent = absent_checks(report, checks)
+    kept = [finding for finding in report.findings if finding.check in absent]
+    everything = tuple(sorted([*findings, *kept], key=lambda finding: finding.verdict.rank))
+    answer = answer_of(everything, partial=report.partial)
+    return msgspec.structs.replace(report, findings=everything, checks=runs, answer=answer)
+
+
+def absent_checks(report: Report, checks: Sequence[Check]) -> frozenset[str]:
+    """Names of checks with findings in the report that are not among these."""
+    return frozenset(finding.check for finding in report.findings) - {check.name for check in checks}
 
 
 def run_checks(checks: Sequence[Check], evidence: Evidence) -> tuple[tuple[Finding, ...], tuple[CheckRun, ...]]:

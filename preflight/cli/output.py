@@ -1,0 +1,65 @@
+"""What commands print: data to stdout, in the format asked for, never failing on a terminal that can't show a letter."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from typing import Literal, TypeVar
+
+import click
+
+from preflight.cli.exit import EXIT_STYLES
+from preflight.model import Report, to_json
+
+Format = Literal["text", "json", "junit"]
+FORMATS: tuple[Format, ...] = ("text", "json", "junit")
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def format_option(command: F) -> F:
+    """`--format text|json|junit`, the argument `format_`."""
+    return click.option(
+        "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="How to print."
+    )(command)
+
+
+def exit_style_option(command: F) -> F:
+    """`--exit-style preflight|nagios`, the argument `exit_style`."""
+    return click.option(
+        "--exit-style",
+        type=click.Choice(EXIT_STYLES),
+        default="preflight",
+        show_default=True,
+        help="preflight: 0 go, 10 no-go, 3 undecided. nagios: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN.",
+    )(command)
+
+
+def print_report(report: Report, format_: Format) -> None:
+    """The report on stdout."""
+    if format_ == "json":
+        print_text(to_json(report).decode())
+    elif format_ == "junit":
+        from preflight.report.junit import junit_text
+
+        print_text(junit_text(report))
+    else:
+        from preflight.report.console import report_text
+
+        print_text(report_text(report, width=terminal_width(), color=wants_color()))
+
+
+def print_text(text: str) -> None:
+    """Text on stdout; letters that its encoding lacks are spelled out, since a C locale must not cost the report."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def wants_color() -> bool:
+    """Colour only on a terminal, and not where NO_COLOR is set to anything (no-color.org) or the terminal is dumb."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def terminal_width() -> int:
+    """Columns of the terminal, within what is readable; 100 elsewhere, so that logs can be compared."""
+    return min(max(shutil.get_terminal_size().columns, 60), 160) if sys.stdout.isatty() else 100

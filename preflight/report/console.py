@@ -1,0 +1,192 @@
+"""A run as text for a person: what was measured, then the findings worst first, then the answer as the last line.
+
+Plain strings; the caller knows the terminal's width and whether it wants colour. Everything from elsewhere is cleaned.
+"""
+
+from collections.abc import Sequence
+
+from preflight.model import Answer, Evidence, Finding, Report, Verdict
+from preflight.model.hostlist import fold
+from preflight.model.units import show_seconds
+from preflight.report.tables import first_call_lines, group_lines, pair_lines
+from preflight.report.text import clean, hang, paint, shorten
+
+# So many different findings of one check and verdict are shown whole; the rest is counted. All are in the JSON report.
+MAX_SHOWN = 12
+_WORD = 8  # "UNKNOWN" and a space
+_LABEL = 10  # "observed" and two spaces
+
+
+def findings_text(findings: Sequence[Finding], *, width: int = 100, color: bool = False) -> str:
+    """Findings worst first: each with what was seen, expected and to be done; PASS and SKIP one line for each check.
+
+    Findings that differ in their subject only are folded: "n[1-8]". Empty if there are none.
+    """
+    lines: list[str] = []
+    for verdict in Verdict:
+        by_check: dict[str, list[Finding]] = {}
+        for finding in findings:
+            if finding.verdict is verdict:
+                by_check.setdefault(finding.check, []).append(finding)
+        for check, some in by_check.items():
+            if verdict in {Verdict.PASS, Verdict.SKIP}:
+                lines.append(_one_line(check, some, width=width, color=color))
+            else:
+                lines += _in_full(check, some, width=width, color=color)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def report_text(report: Report, *, width: int = 100, color: bool = False) -> str:
+    """The whole run. The last line is the answer: "go", "no-go: 2 FAIL ...", "undecided: ..."."""
+    lines = _head(report, width=width, color=color)
+    measured = report.evidence.measurements or ()
+    lines += _section("Bandwidth of pairs, GB/s (busbw, send_recv both ways)", pair_lines(report.evidence, width=width))
+    lines += _section("Bandwidth of groups (busbw)", group_lines(measured))
+    lines += _section("First calls, kept out of the figures above", first_call_lines(measured))
+    lines += _section("Incidents", _incident_lines(report.evidence, width=width))
+    text = "".join(f"{line}\n" for line in lines)
+    findings = findings_text(report.findings, width=width, color=color) or "  none\n"
+    banner = "".join(f"{line}\n" for line in _banners(report, width=width, color=color))
+    return f"{text}\nFindings\n{findings}\n{banner}{answer_line(report, color=color)}\n"
+
+
+def answer_line(report: Report, *, color: bool = False) -> str:
+    """The answer with its reason, on one line."""
+    verdicts: dict[Answer, Verdict] = {"go": Verdict.PASS, "no-go": Verdict.FAIL, "undecided": Verdict.UNKNOWN}
+    reason = _reason(report)
+    simulated = " [SIMULATED]" if report.evidence.settings.simulated else ""
+    return paint(report.answer, verdicts[report.answer], color=color) + (f": {reason}" if reason else "") + simulated
+
+
+def _reason(report: Report) -> str:
+    def of(verdict: Verdict, *, required: bool = False) -> list[Finding]:
+        return [f for f in report.findings if f.verdict is verdict and (f.need == "required" or not required)]
+
+    fails, unknowns, warns = of(Verdict.FAIL), of(Verdict.UNKNOWN, required=True), of(Verdict.WARN)
+    if report.answer == "no-go":
+        return f"{len(fails)} FAIL ({_checks(fails)})"
+    if report.answer == "go":
+        return f"{len(warns)} WARN ({_checks(warns)})" if warns else ""
+    if unknowns:
+        return f"{len(unknowns)} UNKNOWN ({_checks(unknowns)})"
+    return "the run is partial" if report.partial else "nothing was checked"
+
+
+def _checks(findings: Sequence[Finding]) -> str:
+    return clean(", ".join(dict.fromkeys(finding.check for finding in findings)))
+
+
+def _head(report: Report, *, width: int, color: bool) -> list[str]:
+    import time
+
+    try:
+        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(report.started_at_s))
+    except (OverflowError, OSError, ValueError):
+        when = "on a date that no calendar has"
+    lines = [
+        f"preflight {clean(report.command)}, run {clean(report.run_id)}, {when}, {show_seconds(report.duration_s)}"
+    ]
+    lines += _banners(report, width=width, color=color)
+    settings = report.evidence.settings
+    versions = ", ".join(f"{name} {version}" for name, version in report.environment.versions.items())
+    moved = f"data moved by {settings.backend}" if settings.backend else "no data moved"
+    lines += hang("  with      ", f"{moved}; {versions}" if versions else moved, width=width)
+    if report.environment.variables:
+        variables = " ".join(f"{name}={value}" for name, value in report.environment.variables.items())
+        lines += hang("  variables ", variables, width=width)
+    if report.phases_s:
+        phases = ", ".join(f"{name} {show_seconds(spent_s)}" for name, spent_s in report.phases_s.items())
+        lines += hang("  time      ", phases, width=width)
+    seen = report.coverage
+    if seen.pairs_planned or seen.groups_planned:
+        lines.append(
+            f"  coverage  {seen.pairs_measured} of {seen.pairs_planned} pairs, "
+            f"{seen.groups_measured} of {seen.groups_planned} groups measured"
+        )
+    return lines
+
+
+def _banners(report: Report, *, width: int, color: bool) -> list[str]:
+    lines = []
+    if report.evidence.settings.simulated:
+        lines.append("SIMULATED: a modelled cluster, nothing here was measured")
+    if report.partial:
+        lines += hang("PARTIAL: ", report.partial_reason or "the run ended before its plan was done", width=width)
+    return [paint(line, Verdict.WARN, color=color) for line in lines]
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    return ["", title, *lines] if lines else []
+
+
+def _incident_lines(evidence: Evidence, *, width: int) -> list[str]:
+    lines: list[str] = []
+    for incident in evidence.incidents[:MAX_SHOWN]:
+        where = "".join(
+            [
+                f", node {incident.node}" if incident.node else "",
+                f", rank {incident.rank}" if incident.rank is not None else "",
+            ]
+        )
+        label = f"{incident.at_s:6.1f} s  "
+        lines += hang(label, f"{incident.kind} while {incident.phase}{where}: {incident.text}", width=width, indent=2)
+    if len(evidence.incidents) > MAX_SHOWN:
+        lines.append(f"  ... and {len(evidence.incidents) - MAX_SHOWN} more")
+    return lines
+
+
+def _one_line(check: str, findings: Sequence[Finding], *, width: int, color: bool) -> str:
+    """As in "PASS    tp_in_nvlink_domain: 8 of tp[0-7]"; a single finding, or a SKIP, with its text."""
+    verdict = findings[0].verdict
+    if verdict is Verdict.SKIP:
+        reasons = list(dict.fromkeys(finding.observed for finding in findings))
+        text = reasons[0] + (f" (and {len(reasons) - 1} other reasons)" if len(reasons) > 1 else "")
+    elif len(findings) == 1:
+        text = f"{findings[0].subject}: {findings[0].observed}"
+    else:
+        text = f"{len(findings)}: {_fold(findings)}"
+    word = paint(verdict.value.ljust(_WORD), verdict, color=color)
+    return word + shorten(f"{clean(check)}: {clean(text)}", max(width - _WORD, 40))
+
+
+def _in_full(check: str, findings: Sequence[Finding], *, width: int, color: bool) -> list[str]:
+    alike: dict[tuple[str, ...], list[Finding]] = {}
+    for f in findings:
+        kind, confidence = (f.blames.kind, f.blames.confidence) if f.blames else ("", "")
+        alike.setdefault((f.observed, f.expected, f.remedy, f.need, kind, confidence), []).append(f)
+    lines: list[str] = []
+    for number, some in enumerate(alike.values()):
+        if number == MAX_SHOWN:
+            rest = sum(map(len, alike.values())) - sum(map(len, list(alike.values())[:MAX_SHOWN]))
+            lines.append(f"{' ' * _WORD}... and {rest} more of {clean(check)}: see --format json")
+            break
+        first = some[0]
+        word = paint(first.verdict.value.ljust(_WORD), first.verdict, color=color)
+        advisory = " (advisory)" if first.need == "advisory" else ""
+        head = f"{clean(check)}: {_fold(some)}{advisory}"
+        lines.append(word + shorten(head, max(width - _WORD, 40)))
+        details = [
+            ("observed", first.observed),
+            ("expected", first.expected),
+            ("blames", _blamed(some)),
+            ("remedy", first.remedy),
+        ]
+        for label, text in details:
+            if text:
+                lines += hang(label.ljust(_LABEL), text, width=width, indent=_WORD)
+    return lines
+
+
+def _blamed(findings: Sequence[Finding]) -> str:
+    parts = [finding.blames for finding in findings if finding.blames]
+    if not parts:
+        return ""
+    return f"{parts[0].kind} {fold(part.name for part in parts)} ({parts[0].confidence})"
+
+
+def _fold(findings: Sequence[Finding]) -> str:
+    """The subjects as a short list; many pairs as their number, since their names don't fold to anything readable."""
+    subjects = list(dict.fromkeys(finding.subject for finding in findings))
+    if len(subjects) > 4 and all(subject.startswith("pair ") for subject in subjects):
+        return f"{len(subjects)} pairs"
+    return clean(fold(subjects))

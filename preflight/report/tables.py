@@ -1,0 +1,118 @@
+"""The tables of the terminal report: pairs, groups, first calls. Small enough for a screen, whatever the cluster's size."""
+
+from collections.abc import Sequence
+
+from preflight.model import Evidence, Measurement
+from preflight.model.units import GIGA, show_bytes, show_rate, show_seconds
+from preflight.report.rates import GroupRate, by_axis, first_calls_s, group_rates, node_of, pair_rates, rates_by_node
+from preflight.report.text import clean, columns
+from preflight.statistics import Spread, spread_of
+
+MAX_MATRIX = 16  # ranks; 16 columns of 6 characters fit a terminal
+MAX_ROWS = 16  # groups of an axis, or nodes: the slowest ones
+
+
+def pair_lines(evidence: Evidence, *, width: int) -> list[str]:
+    """A matrix of all pairs for few ranks that fit the width; else the minimum and median of the slowest nodes."""
+    pairs = pair_rates(evidence.measurements or ())
+    ranks = sorted({rank for pair in pairs for rank in pair})
+    if not pairs:
+        return []
+    if len(ranks) <= MAX_MATRIX:
+        matrix = _matrix(evidence, pairs, ranks)
+        if max(map(len, matrix)) <= width:
+            return matrix
+    return _node_lines(evidence) or [_line_of(spread_of(v for v in pairs.values() if v is not None))]
+
+
+def _matrix(evidence: Evidence, pairs: dict[tuple[int, int], float | None], ranks: Sequence[int]) -> list[str]:
+    def cell(a: int, b: int) -> str:
+        pair = (min(a, b), max(a, b))
+        if a == b:
+            return "."
+        if pair not in pairs:
+            return "-"
+        rate = pairs[pair]
+        return "failed" if rate is None else _rate(rate).removesuffix(" GB/s")
+
+    rows = [["rank", "node", *map(str, ranks)]]
+    rows += [[str(a), clean(node_of(evidence.plan, a) or "?"), *(cell(a, b) for b in ranks)] for a in ranks]
+    lines = columns(rows, left=2)
+    return [*lines, "  - not measured"] if any("-" in row[2:] for row in rows) else lines
+
+
+def _node_lines(evidence: Evidence) -> list[str]:
+    spreads = [(node, route, spread_of(values)) for (node, route), values in rates_by_node(evidence).items()]
+    known = [(node, route, spread) for node, route, spread in spreads if spread]
+    known.sort(key=lambda item: item[2].minimum)
+    rows = [["node", "pairs", "minimum", "median", "number"]]
+    rows += [
+        [clean(node), f"{route} nodes" if route == "between" else "inside it", *_figures(spread)]
+        for node, route, spread in known[:MAX_ROWS]
+    ]
+    lines = columns(rows, left=2) if known else []
+    return [*lines, f"  ... and {len(known) - MAX_ROWS} rows of faster ones"] if len(known) > MAX_ROWS else lines
+
+
+def _figures(spread: Spread) -> list[str]:
+    return [_rate(spread.minimum), _rate(spread.median), str(spread.number)]
+
+
+def _line_of(spread: Spread | None) -> str:
+    if spread is None:
+        return "  every pair failed"
+    return f"  minimum {_rate(spread.minimum)}, median {_rate(spread.median)}, {spread.number} pairs"
+
+
+def group_lines(measurements: Sequence[Measurement]) -> list[str]:
+    """Each group alone, together with the others of its axis, and the ratio; of many, those that lose most."""
+    rates = group_rates(measurements)
+    if not rates:
+        return []
+    rows = [["axis", "group", "collective", "message", "alone", "together", "ratio"]]
+    left_out = []
+    for (axis, collective, _), groups in by_axis(rates).items():
+        shown = groups
+        if len(groups) > MAX_ROWS:
+            shown = sorted(groups, key=_loss)[:MAX_ROWS]
+            left_out.append(f"  ... and {len(groups) - MAX_ROWS} more {axis} groups with {collective} that do better")
+        rows += [_group_row(rate) for rate in shown]
+    return columns(rows, left=3) + left_out
+
+
+def _loss(rate: GroupRate) -> tuple[float, float]:
+    """Sort key: a failed group first, then the one that contention costs most, then the slowest."""
+    return (rate.contention or 0.0, rate.together or rate.alone or 0.0)
+
+
+def _group_row(rate: GroupRate) -> list[str]:
+    ratio = "-" if rate.contention is None else f"{rate.contention:.2f}"
+    message = show_bytes(rate.size_bytes)
+    return [
+        clean(rate.axis),
+        clean(rate.group),
+        rate.collective,
+        message,
+        _rate(rate.alone),
+        _rate(rate.together),
+        ratio,
+    ]
+
+
+def first_call_lines(measurements: Sequence[Measurement]) -> list[str]:
+    """Median and slowest first call of pairs and of each axis: that is where connections are made."""
+    rows = []
+    for kind, values_s in first_calls_s(measurements).items():
+        spread = spread_of(values_s)
+        if spread:
+            rows.append(
+                [clean(kind), f"median {show_seconds(spread.median)}", f"slowest {show_seconds(spread.maximum)}"]
+            )
+    return columns(rows)
+
+
+def _rate(busbw: float | None) -> str:
+    """GB/s for a person; slow links keep their digits."""
+    if busbw is None:
+        return "-"
+    return show_rate(busbw) if busbw >= GIGA / 100 else f"{busbw / GIGA:.2g} GB/s"

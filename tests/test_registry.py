@@ -1,0 +1,116 @@
+"""Installed checks are found without importlib.metadata, and a broken distribution is named."""
+
+import subprocess
+import sys
+
+import pytest
+
+from preflight import registry
+from preflight.errors import ConfigError, WorldError
+from preflight.model import Rule
+from tests.builders import make_job
+
+CHECK = """
+from preflight.model import Check
+def judge(evidence):
+    yield from ()
+def make(name, **facts):
+    return Check(**{**dict(name=name, claim="c", why="w", uses=(), judge=judge), **facts})
+"""
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """Installs a distribution with one module and one entry point; gives what is loaded then."""
+
+    def install(module: str, body: str, target: str = "CHECKS", distribution: str = "site_checks"):
+        (tmp_path / f"{module}.py").write_text(CHECK + body)
+        info = tmp_path / f"{distribution}-1.0.dist-info"
+        info.mkdir()
+        (info / "entry_points.txt").write_text(
+            f"# ours\n[console_scripts]\nx = y:z\n\n[preflight.checks]\nmine = {module}:{target}\n[other]\nmine = nowhere\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    return install
+
+
+def test_our_own_checks_are_found_first_and_named_ours():
+    installed = registry.load_checks_with_source()
+    assert installed[0].distribution == "cluster-preflight"
+    assert {"gpu_count", "node_uniform"} <= {item.check.name for item in installed}
+
+
+def test_finding_checks_costs_no_importlib_metadata_and_no_heavy_library():
+    code = (
+        "import sys; from preflight.registry import load_checks; load_checks();"
+        "print([m for m in ('importlib.metadata', 'torch', 'numpy', 'aiohttp', 'difflib') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_a_site_adds_checks_by_installing_a_distribution(site):
+    site("site_a", 'CHECKS = (make("site_rule"),)')
+    assert ("site_rule", "site-checks") in [(i.check.name, i.distribution) for i in registry.load_checks_with_source()]
+    assert registry.load_checks()[-1].name == "site_rule"
+
+
+def test_a_distribution_that_is_on_the_path_twice_counts_once(site, tmp_path, monkeypatch):
+    site("site_b", 'CHECKS = (make("site_rule"),)')
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    assert [c.name for c in registry.load_checks()].count("site_rule") == 1
+
+
+def test_an_archive_on_the_path_makes_importlib_look(site, tmp_path, monkeypatch):
+    site("site_c", 'CHECKS = (make("site_rule"),)')
+    archive = tmp_path / "archive.zip"
+    archive.write_bytes(b"PK\x05\x06" + bytes(18))
+    monkeypatch.syspath_prepend(str(archive))
+    assert {"site_rule", "gpu_count"} <= {c.name for c in registry.load_checks()}
+
+
+@pytest.mark.parametrize(
+    ("module", "body", "complaint"),
+    [
+        ("bad_import", "import a_module_that_is_not_there", "ModuleNotFoundError"),
+        ("bad_exit", "raise SystemExit(0)", "SystemExit"),
+        ("bad_missing", "", "AttributeError"),
+        ("bad_list", 'CHECKS = [make("x")]', "expected a tuple"),
+        ("bad_item", "CHECKS = (1,)", "expected a Check"),
+        ("bad_name", 'CHECKS = (make("Bad Name"),)', "metric label"),
+        ("bad_uses", 'CHECKS = (make("x", uses=("weather",)),)', "weather"),
+        ("bad_judge", 'CHECKS = (make("x", judge=None),)', "not a function"),
+    ],
+)
+def test_a_distribution_whose_checks_cannot_be_loaded_is_an_error_that_names_it(site, module, body, complaint):
+    site(module, body)
+    with pytest.raises(WorldError) as caught:
+        registry.load_checks()
+    assert complaint in str(caught.value)
+    assert "site-checks" in str(caught.value)
+
+
+def test_a_doubled_name_is_an_error_that_names_both_distributions(site):
+    site("site_d", 'CHECKS = (make("gpu_count"),)')
+    with pytest.raises(WorldError, match=r"gpu_count is installed twice: by cluster-preflight and by site-checks"):
+        registry.load_checks()
+
+
+def test_no_checks_at_all_is_an_error_not_an_all_clear(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "not there")])
+    with pytest.raises(WorldError, match="no checks are installed"):
+        registry.load_checks()
+
+
+def test_a_rule_for_a_check_that_is_not_there_is_refused_with_the_nearest_name():
+    checks = registry.load_checks()
+    with pytest.raises(ConfigError, match=r"job.toml: rules.gpu_counts: .*\n.*did you mean gpu_count\?"):
+        registry.verify_rules(make_job(rules={"gpu_counts": Rule(severity="warn")}), checks)
+    with pytest.raises(ConfigError, match=r"rules.node_uniform.limits.memory: .*\n.*known: memory_tolerance_ratio"):
+        registry.verify_rules(make_job(rules={"node_uniform": Rule(limits={"memory": 1.0})}), checks)
+
+
+def test_rules_of_installed_checks_are_accepted():
+    rules = {"node_uniform": Rule(severity="warn", limits={"memory_tolerance_ratio": 0.1}), "gpu_count": Rule()}
+    registry.verify_rules(make_job(rules=rules), registry.load_checks())
