@@ -7,7 +7,9 @@ by two pairs at once. Groups are timed alone, then all groups of their axis toge
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from preflight.model import Collective, Plan, Probe
+import msgspec
+
+from preflight.model import Collective, Group, Plan, Probe
 from preflight.model.units import KIB, MIB
 
 Round = tuple[Probe, ...]
@@ -117,9 +119,7 @@ def group_rounds(plan: Plan, backend: str, repeat: int = 0, *, share_machine: bo
     """
     rounds: list[Round] = []
     for axis in plan.groups:
-        groups = [
-            (group, group_probe(plan, group.name, axis, group.ranks, backend, repeat)) for group in plan.on_axis(axis)
-        ]
+        groups = [(group, group_probe(plan, group, backend, repeat)) for group in plan.on_axis(axis)]
         inside: dict[str, list[Probe]] = {}
         for group, probe in groups:
             nodes = plan.placement.nodes_of(group.ranks)
@@ -133,10 +133,10 @@ def group_rounds(plan: Plan, backend: str, repeat: int = 0, *, share_machine: bo
     return rounds
 
 
-def group_probe(plan: Plan, name: str, axis: str, ranks: tuple[int, ...], backend: str, repeat: int) -> Probe:
+def group_probe(plan: Plan, group: Group, backend: str, repeat: int) -> Probe:
     """The probe of one planned group alone, at the message size that the plan implies, within the backend's range."""
     _, smallest, largest = SIZES[backend]
-    planned = plan.estimate.message_bytes.get(axis)
+    planned = plan.estimate.message_bytes.get(group.axis)
     size = largest if planned is None else min(max(planned, smallest), largest)
     if planned is None:
         source = "default: the plan implies no message size"
@@ -144,12 +144,12 @@ def group_probe(plan: Plan, name: str, axis: str, ranks: tuple[int, ...], backen
         source = "the plan"
     else:
         source = f"the plan's {planned} bytes, kept within {smallest} to {largest} on {backend}"
-    whole = 4 * len(ranks)  # every rank's part is a whole number of 4-byte elements
+    whole = 4 * len(group.ranks)  # every rank's part is a whole number of 4-byte elements
     return Probe(
-        subject=name,
-        axis=axis,
-        collective=AXIS_COLLECTIVE[axis],
-        ranks=ranks,
+        subject=group.name,
+        axis=group.axis,
+        collective=AXIS_COLLECTIVE[group.axis],
+        ranks=group.ranks,
         size_bytes=max(whole, size // whole * whole),
         size_source=source,
         repeat=repeat,
@@ -159,8 +159,6 @@ def group_probe(plan: Plan, name: str, axis: str, ranks: tuple[int, ...], backen
 
 def together(probe: Probe) -> Probe:
     """The same probe, to be timed with all other groups of its axis."""
-    import msgspec
-
     return msgspec.structs.replace(probe, mode="together")
 
 

@@ -114,9 +114,8 @@ class _Zygote:
             status = 0
         except BaseException as error:  # noqa: BLE001 - nothing may run the parent's code after a fork
             with contextlib.suppress(Exception):
-                print(
-                    f"{spawn.role} of rank {spawn.rank}: {type(error).__name__}: {error}", file=sys.stderr, flush=True
-                )
+                sys.stderr.write(f"{spawn.role} of rank {spawn.rank}: {type(error).__name__}: {error}\n")
+                sys.stderr.flush()
         finally:
             os._exit(status)
 

@@ -1,0 +1,195 @@
+"""The agent's workers: start one for each rank, hand out tasks, collect outcomes until the deadline, replace what hangs or dies."""
+
+import asyncio
+import os
+import socket
+import time
+
+from preflight.errors import ProbeError
+from preflight.fleet.api import RankOutcome, RoundReply, RoundRequest, StartReply, StartRequest, StoreReply, WorkerSpec
+from preflight.fleet.channel import Closed
+from preflight.fleet.zygotes import Child, Zygote, exit_text, zygote_command
+from preflight.model import Failure, Incident, Probe
+from preflight.model.evidence import IncidentKind
+from preflight.probe.messages import FromWorker, Outcome, Spawn, Task, WorkerFailed, WorkerReady
+
+SPAWN_S = 15.0  # a fork takes 20 ms; a busy node and a first CUDA context take seconds
+
+
+class Pool:
+    """All processes that one agent runs for a coordinator. `user` is the (uid, gid) that workers become, None: as we are."""
+
+    def __init__(self, node: str, address: str, user: tuple[int, int] | None) -> None:
+        self.node = node
+        self.address = address
+        self.user = user
+        self.zygote: Zygote | None = None
+        self.workers: dict[int, Child] = {}
+        self.gpus: dict[int, str | None] = {}
+        self.store: Child | None = None
+        self.began = time.monotonic()
+        self.tasks = 0
+
+    async def start(self, request: StartRequest) -> StartReply:
+        """Start a worker for each rank, all at once. A rank that doesn't get ready is an incident, not an error."""
+        await self.stop()
+        began = self.began = time.monotonic()
+        self.gpus = {spec.rank: spec.gpu for spec in request.workers}
+        zygote = await self._zygote(request.deadline_s)
+        zygote_s = time.monotonic() - began
+        left_s = max(1.0, request.deadline_s - zygote_s)
+        results = await asyncio.gather(*(self._start_worker(zygote, spec, left_s) for spec in request.workers))
+        return StartReply(
+            ready=tuple(sorted(self.workers)),
+            incidents=tuple(incident for incident in results if incident),
+            versions=zygote.versions,
+            zygote_s=zygote_s,
+            workers_s=time.monotonic() - began - zygote_s,
+        )
+
+    async def _zygote(self, deadline_s: float) -> Zygote:
+        if self.zygote is not None and not self.zygote.alive:
+            await self.zygote.stop()
+            self.zygote = None
+        if self.zygote is None:
+            self.zygote = await Zygote.start(zygote_command(), deadline_s)
+        return self.zygote
+
+    async def _start_worker(self, zygote: Zygote, spec: WorkerSpec, deadline_s: float) -> Incident | None:
+        uid, gid = self.user or (None, None)
+        try:
+            child = await zygote.spawn(
+                Spawn(role="worker", ticket=0, rank=spec.rank, gpu=spec.gpu, uid=uid, gid=gid), min(SPAWN_S, deadline_s)
+            )
+        except ProbeError as error:
+            return self._incident(
+                "worker_not_started", f"the worker of rank {spec.rank} was not started: {error}", spec.rank
+            )
+        text = None
+        try:
+            ready = await child.channel.receive(WorkerReady | WorkerFailed, min(SPAWN_S, deadline_s))  # type: ignore[arg-type]
+            if isinstance(ready, WorkerReady):
+                self.workers[spec.rank] = child
+                return None
+            text = ready.text
+        except asyncio.TimeoutError:
+            text = f"it said nothing for {min(SPAWN_S, deadline_s):g} s and {child.describe()}"
+        except Closed:
+            await asyncio.wait([asyncio.ensure_future(child.ended.wait())], timeout=1)
+            text = child.describe()
+        await child.kill()
+        return self._incident(
+            "worker_not_started", f"the worker of rank {spec.rank} did not get ready: {text}", spec.rank
+        )
+
+    async def host_store(self, deadline_s: float) -> StoreReply:
+        """Start the rendezvous server of a round on this agent's address. Raises ProbeError."""
+        await self.end_store()
+        zygote = await self._zygote(deadline_s)
+        family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as listening:
+            listening.bind((self.address, 0))
+            listening.listen(1024)
+            port = listening.getsockname()[1]
+            uid, gid = self.user or (None, None)
+            spawn = Spawn(role="store", ticket=0, uid=uid, gid=gid, address=self.address)
+            child = await zygote.spawn(spawn, min(SPAWN_S, deadline_s), [listening.fileno()])
+        self.store = child
+        try:
+            await child.channel.receive(WorkerReady, min(SPAWN_S, deadline_s))
+        except (asyncio.TimeoutError, Closed) as error:
+            state = child.describe()
+            await self.end_store()
+            raise ProbeError(f"the rendezvous server did not start: it {state}") from error
+        return StoreReply(address=self.address, port=port)
+
+    async def end_store(self) -> None:
+        """Stop the rendezvous server, if there is one."""
+        store, self.store = self.store, None
+        if store is not None:
+            await store.kill()
+
+    async def run_round(self, request: RoundRequest) -> RoundReply:
+        """Give each of our ranks its task, wait for all outcomes until the deadline, replace the workers that gave none."""
+        deadline = time.monotonic() + request.deadline_s
+        jobs = {rank: probe for probe in request.probes for rank in probe.ranks if rank in self.gpus}
+        done = await asyncio.gather(*(self._run_rank(rank, probe, request, deadline) for rank, probe in jobs.items()))
+        incidents = [incident for _, incidents in done for incident in incidents]
+        lost = [WorkerSpec(rank=rank, gpu=self.gpus[rank]) for rank in jobs if rank not in self.workers]
+        if lost:
+            incidents += await self._replace(lost)
+        return RoundReply(outcomes=tuple(outcome for outcome, _ in done), incidents=tuple(incidents))
+
+    async def _replace(self, lost: list[WorkerSpec]) -> list[Incident]:
+        try:
+            zygote = await self._zygote(SPAWN_S)
+        except ProbeError as error:
+            return [self._incident("worker_not_started", f"rank {spec.rank}: {error}", spec.rank) for spec in lost]
+        again = await asyncio.gather(*(self._start_worker(zygote, spec, SPAWN_S) for spec in lost))
+        return [incident for incident in again if incident]
+
+    async def _run_rank(
+        self, rank: int, probe: Probe, request: RoundRequest, deadline: float
+    ) -> tuple[RankOutcome, list[Incident]]:
+        child = self.workers.get(rank)
+        if child is None:
+            failure = Failure(kind="not_run", text=f"rank {rank} has no worker", rank=rank)
+            return RankOutcome(rank=rank, subject=probe.subject, failure=failure), []
+        self.tasks += 1
+        task = Task(
+            number=self.tasks,
+            probe=probe,
+            backend=request.backend,
+            store_address=request.store_address,
+            store_port=request.store_port,
+            prefix=request.prefix,
+            timeout_s=request.timeout_s,
+            address=self.address,
+            num_tasks=request.num_tasks,
+            align=len(request.probes) > 1 or request.num_tasks > len(probe.ranks),
+        )
+        try:
+            await child.channel.send(task)
+            outcome = await child.channel.receive(FromWorker, max(0.1, deadline - time.monotonic()))  # type: ignore[arg-type]
+            if isinstance(outcome, Outcome) and outcome.number == task.number:
+                return _of_rank(rank, probe.subject, outcome), []
+            raise Closed("it answered another question")
+        except asyncio.TimeoutError:
+            kind: IncidentKind = "worker_hung"
+            text = f"the worker of rank {rank} gave no answer to {probe.subject} within {request.deadline_s:g} s and {child.describe()}"
+        except Closed:
+            await asyncio.wait([asyncio.ensure_future(child.ended.wait())], timeout=1)
+            kind = "worker_died"
+            text = f"the worker of rank {rank} ended during {probe.subject}: {child.describe()}"
+        del self.workers[rank]
+        incidents = [self._incident(kind, text, rank)]
+        if not await child.kill():
+            text = f"process {child.pid} of rank {rank} can't be killed: it {child.describe()}"
+            incidents.append(self._incident("worker_unkillable", text, rank))
+        failure = Failure(kind="no_answer" if kind == "worker_hung" else "crashed", text=text, rank=rank)
+        return RankOutcome(rank=rank, subject=probe.subject, failure=failure), incidents
+
+    async def stop(self) -> tuple[Incident, ...]:
+        """End everything. Gives an incident for each process that can't be reaped."""
+        zygote, self.zygote = self.zygote, None
+        self.workers.clear()
+        self.store = None
+        if zygote is None:
+            return ()
+        return tuple(self._incident("worker_unkillable", text, None) for text in await zygote.stop())
+
+    def _incident(self, kind: IncidentKind, text: str, rank: int | None) -> Incident:
+        at_s = time.monotonic() - self.began
+        return Incident(kind=kind, text=text, phase="", at_s=at_s, node=self.node, rank=rank)
+
+
+def _of_rank(rank: int, subject: str, outcome: Outcome) -> RankOutcome:
+    return RankOutcome(
+        rank=rank,
+        subject=subject,
+        samples=outcome.samples,
+        data_correct=outcome.data_correct,
+        members=outcome.members,
+        transport=outcome.transport,
+        failure=outcome.failure,
+    )

@@ -1,0 +1,186 @@
+"""The agent's side of the zygote: start it, ask it for processes, notice when they or it end, kill what doesn't obey.
+
+Processes are killed by group, reaped with a second deadline, and reported when they can't be reaped (uninterruptible sleep) instead of waited for.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from preflight.errors import ProbeError
+from preflight.fleet.channel import Channel, Closed
+from preflight.probe.messages import Exited, FromZygote, Spawn, Spawned, ZygoteFailed, ZygoteReady
+
+REAP_S = 3.0  # after SIGKILL a process is gone within milliseconds, unless it sleeps uninterruptibly in a driver
+
+NO_TORCH = (
+    "torch is not installed in this environment, so nothing can be measured; everything but probing works without. "
+    "Get it with: pip install 'cluster-preflight[fabric]', or run preflight with the Python of the job's own environment"
+)
+
+
+class Child:
+    """One forked process: a worker or a store host, with our end of its channel. `exit_code` is set when it has ended."""
+
+    def __init__(self, channel: Channel, pid: int) -> None:
+        self.channel = channel
+        self.pid = pid
+        self.ended = asyncio.Event()
+        self.exit_code: int | None = None
+
+    def describe(self) -> str:
+        """What the kernel says of the process: "stopped (T)", "uninterruptible sleep (D)", ..."""
+        return process_state(self.pid) if self.exit_code is None else exit_text(self.exit_code)
+
+    async def kill(self) -> bool:
+        """SIGKILL its process group and wait for the zygote's word. False: it could not be reaped in time."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if self.exit_code is None:
+                os.killpg(self.pid, signal.SIGKILL)
+        self.channel.close()
+        try:
+            await asyncio.wait_for(self.ended.wait(), REAP_S)
+        except asyncio.TimeoutError:
+            return not Path(f"/proc/{self.pid}").exists()
+        return True
+
+
+class Zygote:
+    """One zygote process. Once it has ended (or hangs) it is of no more use: start another."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: Channel, versions: dict[str, str]) -> None:
+        self.process = process
+        self.channel = channel
+        self.versions = versions
+        self.children: dict[int, Child] = {}
+        self.waiting: dict[int, tuple[Channel, asyncio.Future[Child]]] = {}
+        self.next_ticket = 0
+        self.alive = True
+        self.reader = asyncio.get_running_loop().create_task(self._read())
+
+    @classmethod
+    async def start(cls, command: Sequence[str], deadline_s: float) -> "Zygote":
+        """Start it and wait until torch is imported. Raises ProbeError."""
+        channel = Channel()
+        theirs = channel.theirs.fileno()
+        process = subprocess.Popen(  # noqa: ASYNC220, S603 - fork and exec are quick; the command is our own or the site's
+            [*command, str(theirs), str(os.getpid())],
+            pass_fds=[theirs],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        channel.close_theirs()
+        try:
+            first = await channel.receive(ZygoteReady | ZygoteFailed, deadline_s)  # type: ignore[arg-type]
+        except asyncio.TimeoutError:
+            _end(process, channel)
+            raise ProbeError(f"importing torch took more than {deadline_s:g} s") from None
+        except Closed as error:
+            _end(process, channel)
+            raise ProbeError(f"the process that imports torch ended: {exit_text(process.returncode)}") from error
+        if isinstance(first, ZygoteFailed):
+            _end(process, channel)
+            missing = "No module named 'torch'" in first.text
+            raise ProbeError(NO_TORCH if missing else f"torch can't be imported: {first.text}")
+        return cls(process, channel, first.versions)
+
+    async def spawn(self, request: Spawn, deadline_s: float, descriptors: list[int] | None = None) -> Child:
+        """Fork one process. Raises ProbeError if the zygote doesn't answer in time; it is then unusable."""
+        import msgspec
+
+        self.next_ticket += 1
+        ticket = self.next_ticket
+        channel = Channel()
+        future: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
+        self.waiting[ticket] = (channel, future)
+        try:
+            message = msgspec.structs.replace(request, ticket=ticket)
+            await self.channel.send(message, [channel.theirs.fileno(), *(descriptors or [])])
+            channel.close_theirs()
+            return await asyncio.wait_for(future, deadline_s)
+        except (asyncio.TimeoutError, Closed) as error:
+            channel.close()
+            text = "the process that forks workers " + (process_state(self.process.pid) if self.alive else "has ended")
+            self.alive = False
+            raise ProbeError(text) from error
+        finally:
+            self.waiting.pop(ticket, None)
+
+    async def _read(self) -> None:
+        with contextlib.suppress(Closed):
+            while True:
+                message = await self.channel.receive(FromZygote, None)  # type: ignore[arg-type]
+                if isinstance(message, Spawned) and message.ticket in self.waiting:
+                    channel, future = self.waiting[message.ticket]
+                    child = self.children[message.ticket] = Child(channel, message.pid)
+                    if not future.done():
+                        future.set_result(child)
+                elif isinstance(message, Exited) and message.ticket in self.children:
+                    self._ended(self.children.pop(message.ticket), message.code)
+        self.alive = False
+        for child in list(self.children.values()):  # they die with it
+            self._ended(child, -signal.SIGKILL)
+        self.children.clear()
+
+    @staticmethod
+    def _ended(child: Child, code: int) -> None:
+        child.exit_code = code
+        child.ended.set()
+
+    async def stop(self) -> tuple[str, ...]:
+        """Kill all children, then the zygote. Gives a text for each process that could not be reaped."""
+        children = list(self.children.values())
+        reaped = await asyncio.gather(*(child.kill() for child in children))
+        stuck = [
+            f"process {c.pid}: {process_state(c.pid)}" for c, gone in zip(children, reaped, strict=True) if not gone
+        ]
+        self.reader.cancel()
+        self.alive = False
+        if not _end(self.process, self.channel):
+            stuck.append(f"process {self.process.pid}: {process_state(self.process.pid)}")
+        return tuple(stuck)
+
+
+def _end(process: subprocess.Popen[bytes], channel: Channel) -> bool:
+    channel.close()
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.wait(REAP_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def zygote_command() -> list[str]:
+    """This Python, so that workers run with the torch of the environment that preflight runs in."""
+    return [sys.executable, "-m", "preflight.probe.zygote"]
+
+
+_STATES = {"R": "running", "S": "sleeping", "D": "uninterruptible sleep", "T": "stopped", "t": "traced", "Z": "ended"}
+
+
+def process_state(pid: int) -> str:
+    """The state of a process in words, from /proc/PID/stat."""
+    try:
+        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return "is gone"
+    return f"is {_STATES.get(letter, 'in state')} ({letter})"
+
+
+def exit_text(code: int | None) -> str:
+    """-9 -> "killed by SIGKILL", 70 -> "exit code 70"."""
+    if code is None:
+        return "no exit code"
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"
