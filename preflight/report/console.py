@@ -144,7 +144,8 @@ def _one_line(check: str, findings: Sequence[Finding], *, width: int, color: boo
     elif len(findings) == 1:
         text = f"{findings[0].subject}: {findings[0].observed}"
     else:
-        text = f"{len(findings)}: {_fold(findings)}"
+        folded = _fold(findings)
+        text = folded if folded.endswith(" pairs") else f"{len(findings)}: {folded}"
     word = paint(verdict.value.ljust(_WORD), verdict, color=color)
     return word + shorten(f"{clean(check)}: {clean(text)}", max(width - _WORD, 40))
 
