@@ -2,13 +2,11 @@
 
 import asyncio
 import socket
-from typing import TypeVar
+from typing import Any
 
 import msgspec
 
 from preflight.probe.messages import MAX_PACKET_BYTES
-
-T = TypeVar("T")
 
 
 class Closed(Exception):  # noqa: N818
@@ -33,8 +31,8 @@ class Channel:
         except OSError as error:
             raise Closed(str(error)) from error
 
-    async def receive(self, kind: type[T], timeout_s: float | None) -> T:
-        """The next message. Raises Closed, asyncio.TimeoutError; nonsense from the other end counts as Closed."""
+    async def receive(self, kind: Any, timeout_s: float | None) -> Any:
+        """The next message, of a type or one of a union. Raises Closed, asyncio.TimeoutError; nonsense from the other end counts as Closed."""
         loop = asyncio.get_running_loop()
         try:
             data = await asyncio.wait_for(loop.sock_recv(self.ours, MAX_PACKET_BYTES), timeout_s)

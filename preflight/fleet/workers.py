@@ -1,14 +1,13 @@
 """The agent's workers: start one for each rank, hand out tasks, collect outcomes until the deadline, replace what hangs or dies."""
 
 import asyncio
-import os
 import socket
 import time
 
 from preflight.errors import ProbeError
 from preflight.fleet.api import RankOutcome, RoundReply, RoundRequest, StartReply, StartRequest, StoreReply, WorkerSpec
 from preflight.fleet.channel import Closed
-from preflight.fleet.zygotes import Child, Zygote, exit_text, zygote_command
+from preflight.fleet.zygotes import Child, Zygote, zygote_command
 from preflight.model import Failure, Incident, Probe
 from preflight.model.evidence import IncidentKind
 from preflight.probe.messages import FromWorker, Outcome, Spawn, Task, WorkerFailed, WorkerReady
@@ -67,7 +66,7 @@ class Pool:
             )
         text = None
         try:
-            ready = await child.channel.receive(WorkerReady | WorkerFailed, min(SPAWN_S, deadline_s))  # type: ignore[arg-type]
+            ready = await child.channel.receive(WorkerReady | WorkerFailed, min(SPAWN_S, deadline_s))
             if isinstance(ready, WorkerReady):
                 self.workers[spec.rank] = child
                 return None
@@ -150,10 +149,9 @@ class Pool:
         )
         try:
             await child.channel.send(task)
-            outcome = await child.channel.receive(FromWorker, max(0.1, deadline - time.monotonic()))  # type: ignore[arg-type]
-            if isinstance(outcome, Outcome) and outcome.number == task.number:
-                return _of_rank(rank, probe.subject, outcome), []
-            raise Closed("it answered another question")
+            outcome = await child.channel.receive(FromWorker, max(0.1, deadline - time.monotonic()))
+            assert isinstance(outcome, Outcome)
+            assert outcome.number == task.number
         except asyncio.TimeoutError:
             kind: IncidentKind = "worker_hung"
             text = f"the worker of rank {rank} gave no answer to {probe.subject} within {request.deadline_s:g} s and {child.describe()}"
@@ -161,6 +159,8 @@ class Pool:
             await asyncio.wait([asyncio.ensure_future(child.ended.wait())], timeout=1)
             kind = "worker_died"
             text = f"the worker of rank {rank} ended during {probe.subject}: {child.describe()}"
+        else:
+            return _of_rank(rank, probe.subject, outcome), []
         del self.workers[rank]
         incidents = [self._incident(kind, text, rank)]
         if not await child.kill():

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from preflight.errors import ProbeError
 from preflight.fleet.channel import Channel, Closed
 from preflight.probe.messages import Exited, FromZygote, Spawn, Spawned, ZygoteFailed, ZygoteReady
@@ -39,14 +41,15 @@ class Child:
 
     async def kill(self) -> bool:
         """SIGKILL its process group and wait for the zygote's word. False: it could not be reaped in time."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if self.exit_code is None:
-                os.killpg(self.pid, signal.SIGKILL)
+        if self.exit_code is None:
+            for kill in (os.killpg, os.kill):  # right after the fork it has no group of its own yet
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    kill(self.pid, signal.SIGKILL)
         self.channel.close()
         try:
             await asyncio.wait_for(self.ended.wait(), REAP_S)
         except asyncio.TimeoutError:
-            return not Path(f"/proc/{self.pid}").exists()
+            return not os.access(f"/proc/{self.pid}", os.F_OK)
         return True
 
 
@@ -77,7 +80,7 @@ class Zygote:
         )
         channel.close_theirs()
         try:
-            first = await channel.receive(ZygoteReady | ZygoteFailed, deadline_s)  # type: ignore[arg-type]
+            first = await channel.receive(ZygoteReady | ZygoteFailed, deadline_s)
         except asyncio.TimeoutError:
             _end(process, channel)
             raise ProbeError(f"importing torch took more than {deadline_s:g} s") from None
@@ -92,8 +95,6 @@ class Zygote:
 
     async def spawn(self, request: Spawn, deadline_s: float, descriptors: list[int] | None = None) -> Child:
         """Fork one process. Raises ProbeError if the zygote doesn't answer in time; it is then unusable."""
-        import msgspec
-
         self.next_ticket += 1
         ticket = self.next_ticket
         channel = Channel()
@@ -115,7 +116,7 @@ class Zygote:
     async def _read(self) -> None:
         with contextlib.suppress(Closed):
             while True:
-                message = await self.channel.receive(FromZygote, None)  # type: ignore[arg-type]
+                message = await self.channel.receive(FromZygote, None)
                 if isinstance(message, Spawned) and message.ticket in self.waiting:
                     channel, future = self.waiting[message.ticket]
                     child = self.children[message.ticket] = Child(channel, message.pid)

@@ -29,12 +29,13 @@ class Incident(Noun, frozen=True, kw_only=True):
 class Settings(Noun, frozen=True, kw_only=True):
     """How the evidence was gathered.
 
-    `backend`: what moved the data, None when nothing did. `cpu_declared`: someone said that a run without GPUs is meant, so
+    `backend`: what moved the data, None when nothing did; `backend_reason`: why that one. `cpu_declared`: someone said that a run without GPUs is meant, so
     that checks of GPUs don't apply; a machine whose GPUs are merely missing is not that. `local`: agents and workers all
     ran on one machine.
     """
 
     backend: Literal["nccl", "gloo"] | None = None
+    backend_reason: str | None = None
     cpu_declared: bool = False
     local: bool = False
     simulated: bool = False

@@ -25,7 +25,8 @@ class Probe(Noun, frozen=True, kw_only=True):
     """One thing to measure. `subject` names it: "pair 0-5" or a group's name, "tp0".
 
     `mode`: pairs are disjoint within a round and count as "alone"; groups are timed alone, then all groups of the axis
-    "together". `repeat` counts repetitions of the same probe within a run, from 0.
+    "together". `repeat` counts repetitions of the same probe within a run, from 0; `attempt`
+    those that followed a failure, to find out whom to blame.
     `size_source` says where the message size comes from.
     """
 
@@ -37,12 +38,14 @@ class Probe(Noun, frozen=True, kw_only=True):
     size_source: str
     mode: Mode = "alone"
     repeat: int = 0
+    attempt: int = 0
     loop_s: float = 0.2
 
     @property
     def key(self) -> str:
         """Unique within a run."""
-        return f"{self.subject} {self.collective} {self.mode} {self.repeat}"
+        again = f" again {self.attempt}" if self.attempt else ""
+        return f"{self.subject} {self.collective} {self.mode} {self.repeat}{again}"
 
 
 class Failure(Noun, frozen=True, kw_only=True):

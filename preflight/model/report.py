@@ -26,7 +26,7 @@ class Environment(Noun, frozen=True, kw_only=True):
 class Report(Noun, frozen=True, kw_only=True, tag_field="schema", tag=SCHEMA):
     """One run: the evidence, the findings worst first, the answer.
 
-    `partial`: the run was interrupted or ran out of its budget before its plan was done. `phases_s`: seconds spent in
+    `partial`: the run was interrupted. (A budget that ends before the plan is done is a matter of coverage.) `phases_s`: seconds spent in
     each phase; the start-up of workers is apart from probing. `started_at_s` is Unix time.
     """
 

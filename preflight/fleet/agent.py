@@ -1,0 +1,176 @@
+"""The agent: one per node. Discovers, starts workers, runs rounds, for a coordinator that has the key. Imports no torch, joins no collective.
+
+It holds its workers on a lease: a coordinator that stops asking loses them. An agent that was started for one run leaves when its parent
+closes its end of the pipe.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import ipaddress
+import os
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from preflight.discover.node import discover_node
+from preflight.errors import PreflightError, UsageError
+from preflight.fleet import api
+from preflight.fleet.auth import SIGNATURE_HEADER, Denied, Gatekeeper, sign_reply
+from preflight.fleet.server import Server
+from preflight.fleet.workers import Pool
+
+LEASE_S = 60.0  # without any request for so long, and none under way, the coordinator is gone
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How an agent serves. `address`: where it listens and what peers reach its workers under. `user`: who the workers become."""
+
+    name: str
+    address: str
+    port: int = 0
+    user: tuple[int, int] | None = None
+    lease_s: float = LEASE_S
+    leave_with_lease: bool = False
+
+
+class Agent:
+    """One node's agent; `serve` runs it until it is told, or has reason, to leave."""
+
+    def __init__(self, settings: Settings, key: bytes) -> None:
+        self.settings = settings
+        self.key = key
+        self.pool = Pool(settings.name, settings.address, settings.user)
+        self.leave = asyncio.Event()
+        self.last_request = time.monotonic()
+        self.under_way = 0
+        self.lock = asyncio.Lock()
+        self.gate: Gatekeeper | None = None
+        app = web.Application(client_max_size=api.MAX_REQUEST_BYTES)
+        app.router.add_get("/healthz", self._healthz)
+        for path, kind, handler in (
+            ("/v1/discover", api.DiscoverRequest, self._discover),
+            ("/v1/start", api.StartRequest, self._start),
+            ("/v1/store", api.StoreRequest, self._store),
+            ("/v1/round", api.RoundRequest, self._round),
+            ("/v1/end", api.EndRequest, self._end),
+        ):
+            app.router.add_post(path, self._signed(kind, handler))
+        self.server = Server(app)
+
+    async def serve(self, on_ready: Callable[[int], None]) -> None:
+        """Listen, call on_ready with the port, serve until `leave` is set, then end all workers. Raises UsageError if it can't bind."""
+        listening = bind(self.settings.address, self.settings.port)
+        port = listening.getsockname()[1]
+        hostname = socket.gethostname()
+        host = f"[{self.settings.address}]" if ":" in self.settings.address else self.settings.address
+        names = {self.settings.name, hostname, hostname.partition(".")[0], f"{host}:{port}"}
+        self.gate = Gatekeeper(self.key, frozenset(names))
+        await self.server.start(listening)
+        on_ready(port)
+        lease = asyncio.get_running_loop().create_task(self._watch_lease())
+        try:
+            await self.leave.wait()
+        finally:
+            lease.cancel()
+            await self.pool.stop()
+            await self.server.stop()
+
+    async def _watch_lease(self) -> None:
+        while True:
+            await asyncio.sleep(min(1.0, self.settings.lease_s / 4))
+            if not self.under_way and time.monotonic() - self.last_request > self.settings.lease_s:
+                if self.settings.leave_with_lease:
+                    self.leave.set()
+                await self.pool.stop()
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    def _signed(
+        self, kind: type[Any], handler: Callable[[Any], Awaitable[object]]
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """Check the header before the body is read, the body against its signed hash and its schema; sign the reply."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            assert self.gate is not None
+            try:
+                claim = self.gate.check(request.method, request.path, request.headers.get("Authorization"))
+            except Denied as denied:
+                return web.Response(status=401, text=f"{denied}\n", headers={"Connection": "close"})
+            body = await request.read()
+            if hashlib.sha256(body).hexdigest() != claim.body_sha256:
+                return web.Response(status=401, text="the body is not the one that was signed\n")
+            self.under_way += 1
+            try:
+                status, reply = 200, msgspec.json.encode(await handler(msgspec.json.decode(body, type=kind)))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                status, reply = 400, f"the request is not a {kind.__name__}: {error}".encode()
+            except PreflightError as error:
+                status, reply = 503, str(error).encode()
+            finally:
+                self.under_way -= 1
+                self.last_request = time.monotonic()
+            signature = sign_reply(self.key, claim.nonce, status, reply)
+            return web.Response(status=status, body=reply, headers={SIGNATURE_HEADER: signature})
+
+        return handle
+
+    async def _discover(self, request: api.DiscoverRequest) -> api.DiscoverReply:
+        node = await asyncio.to_thread(discover_node, self.settings.name, deadline_s=request.deadline_s)
+        return api.DiscoverReply(node=node, address=self.settings.address)
+
+    async def _start(self, request: api.StartRequest) -> api.StartReply:
+        async with self.lock:
+            return await self.pool.start(request)
+
+    async def _store(self, request: api.StoreRequest) -> api.StoreReply:
+        return await self.pool.host_store(request.deadline_s)
+
+    async def _round(self, request: api.RoundRequest) -> api.RoundReply:
+        async with self.lock:
+            return await self.pool.run_round(request)
+
+    async def _end(self, request: api.EndRequest) -> api.EndReply:
+        if request.store_only:
+            await self.pool.end_store()
+            return api.EndReply()
+        async with self.lock:
+            return api.EndReply(incidents=await self.pool.stop())
+
+
+def bind(address: str, port: int) -> socket.socket:
+    """A listening socket on an address of this node. Raises UsageError."""
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((address, port))
+    except (OSError, ValueError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"can't listen on {address} port {port}: {reason}; give an IP address of this node with --address"
+        ) from error
+    listening.setblocking(False)
+    return listening
+
+
+async def leave_with_parent(agent: Agent, descriptor: int) -> None:
+    """Set `agent.leave` when the other end of a pipe closes: the coordinator has ended, however that came about."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0))
+    with contextlib.suppress(OSError):
+        await reader.read()
+    agent.leave.set()
+
+
+def log(text: str) -> None:
+    """One line to stderr."""
+    sys.stderr.write(f"preflight agent: {text}\n")
+    sys.stderr.flush()

@@ -1,0 +1,99 @@
+"""Agents for one run on this machine: `preflight run --local NxM`.
+
+Each is a process of its own that binds loopback, gets the run's key through an inherited pipe, and leaves when the coordinator ends: the kernel kills it with its
+parent, and the pipe on its standard input closes.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+import msgspec
+
+from preflight.errors import ProbeError
+
+START_S = 30.0  # imports of aiohttp and psutil: 0.5 s, more on a cold or busy machine
+LEAVE_S = 6.0  # an agent kills and reaps its workers within 3 s
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an agent listens; `name` is the node's."""
+
+    name: str
+    host: str
+    port: int
+
+
+class LocalAgents:
+    """The agents of a local run, in node order."""
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    async def start(self, num_nodes: int) -> tuple[Address, ...]:
+        """Start them all at once. Raises ProbeError if one doesn't come up."""
+        names = [f"node{i}" for i in range(num_nodes)]
+        for name in names:
+            self._launch(name)
+        ports = await asyncio.gather(
+            *(self._port(process, name) for process, name in zip(self.processes, names, strict=True))
+        )
+        return tuple(Address(name=n, host="127.0.0.1", port=p) for n, p in zip(names, ports, strict=True))
+
+    def _launch(self, name: str) -> None:
+        key_read, key_write = os.pipe()
+        try:
+            self.processes.append(
+                subprocess.Popen(  # noqa: S603 - our own program, arguments of our own
+                    [
+                        *(sys.executable, "-m", "preflight", "agent", "--name", name, "--address", "127.0.0.1"),
+                        *("--port", "0", "--key-fd", str(key_read), "--parent", str(os.getpid())),
+                    ],
+                    pass_fds=[key_read],
+                    stdin=subprocess.PIPE,  # closes when we end, however that comes about
+                    stdout=subprocess.PIPE,
+                    start_new_session=True,  # Ctrl-C reaches the coordinator alone
+                )
+            )
+            os.write(key_write, self.key)
+        finally:
+            os.close(key_read)
+            os.close(key_write)
+
+    async def _port(self, process: subprocess.Popen[bytes], name: str) -> int:
+        assert process.stdout is not None
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=4096)
+        # a duplicate: the transport closes what it is given
+        pipe = os.fdopen(os.dup(process.stdout.fileno()), "rb", buffering=0)
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        try:
+            line = await asyncio.wait_for(reader.readline(), START_S)
+            return int(msgspec.json.decode(line)["port"])
+        except (asyncio.TimeoutError, ValueError, KeyError, TypeError, msgspec.DecodeError) as error:
+            raise ProbeError(f"the agent of {name} did not come up (exit code {process.poll()})") from error
+        finally:
+            transport.close()
+
+    async def stop(self) -> None:
+        """Ask them to leave by closing their input; kill what hasn't after LEAVE_S, and their children die with them."""
+        for process in self.processes:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+        await asyncio.gather(*(asyncio.to_thread(_wait, process, LEAVE_S) for process in self.processes))
+        for process in self.processes:
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        await asyncio.gather(*(asyncio.to_thread(_wait, process, LEAVE_S) for process in self.processes))
+
+
+def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout_s)

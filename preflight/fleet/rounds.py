@@ -1,0 +1,177 @@
+"""One round: its probes run at the same time on disjoint ranks, through the agents of those ranks.
+
+An agent that gives no sign of life is noticed before its call's deadline: while a call is under way it is asked for /healthz.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+
+from preflight.errors import TransportError
+from preflight.fleet import api
+from preflight.fleet.client import AgentClient
+from preflight.model import Failure, Incident, Measurement, Probe
+from preflight.probe.schedule import Round, seconds_of
+
+# how long a rank waits for its peers, and for one operation: gloo on a busy small machine needs 2 s at most, NCCL's first call on many GPUs 5 s
+TIMEOUT_S = {"gloo": 5.0, "nccl": 15.0}
+REPLACE_S = 10.0  # the agent kills, reaps and replaces what hung, after the deadline
+T = TypeVar("T")
+
+BEAT_S, MISSED_BEATS = 3.0, 2
+
+
+class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a round gave: one measurement for each probe, what went wrong, and the nodes whose agents were lost."""
+
+    measurements: tuple[Measurement, ...]
+    incidents: tuple[Incident, ...] = ()
+    lost_nodes: tuple[str, ...] = ()
+
+
+class RoundRunner:
+    """Runs rounds for one run. `nodes`: rank -> node; `clients`: node -> agent, of the nodes that are still there."""
+
+    def __init__(self, run_id: str, backend: str, nodes: Mapping[int, str], clients: dict[str, AgentClient]) -> None:
+        self.run_id = run_id
+        self.backend = backend
+        self.nodes = nodes
+        self.clients = clients
+        self.count = 0
+
+    def longest_s(self, probes: Round) -> float:
+        """How long a round may take in which something hangs: check-in, alignment and one operation each run into the timeout."""
+        return 2 * TIMEOUT_S[self.backend] + seconds_of(probes) + 2
+
+    async def run(self, probes: Round, deadline_s: float) -> RoundResult:
+        """Run one round within deadline_s. Raises nothing: what fails is in the result."""
+        self.count += 1
+        began = time.monotonic()
+        deadline_s = min(deadline_s, self.longest_s(probes))
+        here = tuple(dict.fromkeys(self.nodes[rank] for probe in probes for rank in probe.ranks))
+        here = tuple(node for node in here if node in self.clients)
+        lost: dict[str, str] = {}
+        host, store, incidents = await self._host_store(here, deadline_s, lost)
+        if store is None:
+            failure = Failure(kind="not_run", text="no agent could host the rendezvous")
+            return _nothing(probes, failure, incidents, lost)
+        request = api.RoundRequest(
+            run_id=self.run_id,
+            prefix=f"{self.run_id}/{self.count}",
+            backend=self.backend,
+            probes=probes,
+            store_address=store.address,
+            store_port=store.port,
+            num_tasks=sum(len(probe.ranks) for probe in probes),
+            timeout_s=min(TIMEOUT_S[self.backend], max(1.0, deadline_s / 2)),
+            deadline_s=max(1.0, deadline_s - (time.monotonic() - began)),
+        )
+        nodes = [node for node in here if node not in lost]
+        replies = await asyncio.gather(*(self._ask(node, request, lost) for node in nodes))
+        with contextlib.suppress(TransportError):
+            if host not in lost:
+                end = api.EndRequest(run_id=self.run_id, store_only=True)
+                await self.clients[host].call("/v1/end", end, api.EndReply, 5.0)
+        outcomes = {(o.rank, o.subject): o for reply in replies if reply for o in reply.outcomes}
+        incidents += [incident for reply in replies if reply for incident in reply.incidents]
+        measured = tuple(merge(probe, outcomes, self.nodes, lost) for probe in probes)
+        return RoundResult(measurements=measured, incidents=tuple(incidents + _lost(lost)), lost_nodes=tuple(lost))
+
+    async def _host_store(
+        self, nodes: Sequence[str], deadline_s: float, lost: dict[str, str]
+    ) -> tuple[str, api.StoreReply | None, list[Incident]]:
+        """Let the first node that can host the rendezvous; a node whose agent doesn't answer is lost."""
+        incidents: list[Incident] = []
+        request = api.StoreRequest(run_id=self.run_id, deadline_s=min(10.0, deadline_s))
+        for node in nodes:
+            try:
+                return (
+                    node,
+                    await self._beating(node, "/v1/store", request, api.StoreReply, request.deadline_s + 5),
+                    incidents,
+                )
+            except TransportError as error:
+                if await self._is_there(node):
+                    incidents.append(Incident(kind="store_lost", text=str(error), phase="", at_s=0, node=node))
+                else:
+                    lost[node] = str(error)
+        return "", None, incidents + _lost(lost)
+
+    async def _ask(self, node: str, request: api.RoundRequest, lost: dict[str, str]) -> api.RoundReply | None:
+        try:
+            return await self._beating(node, "/v1/round", request, api.RoundReply, request.deadline_s + REPLACE_S)
+        except TransportError as error:
+            lost[node] = str(error)
+            return None
+
+    async def _beating(self, node: str, path: str, request: object, kind: type[T], deadline_s: float) -> T:
+        """A call that is given up when the agent shows no sign of life meanwhile. Raises TransportError."""
+        call = asyncio.ensure_future(self.clients[node].call(path, request, kind, deadline_s))
+        missed = 0
+        try:
+            while missed < MISSED_BEATS:
+                done, _ = await asyncio.wait([call], timeout=BEAT_S)
+                if done:
+                    return call.result()
+                missed = 0 if await self._is_there(node) else missed + 1
+        finally:
+            call.cancel()
+            with contextlib.suppress(asyncio.CancelledError, TransportError):
+                await call
+        raise TransportError(f"agent {node} at {self.clients[node].where} shows no sign of life")
+
+    async def _is_there(self, node: str) -> bool:
+        client = self.clients[node]
+        timeout = aiohttp.ClientTimeout(total=BEAT_S)
+        try:
+            async with client.session.get(f"http://{client.where}/healthz", timeout=timeout) as response:
+                return response.status == 200
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
+            return False
+
+
+def merge(
+    probe: Probe,
+    outcomes: Mapping[tuple[int, str], api.RankOutcome],
+    nodes: Mapping[int, str],
+    lost: Mapping[str, str],
+) -> Measurement:
+    """One measurement from what the ranks saw. If one failed, the failure that points at a rank says most."""
+    seen = [outcomes[(rank, probe.subject)] for rank in probe.ranks if (rank, probe.subject) in outcomes]
+    failures = [outcome.failure for outcome in seen if outcome.failure]
+    for rank in probe.ranks:
+        if nodes[rank] in lost:
+            text = f"rank {rank} sits on {nodes[rank]}, whose agent was lost: {lost[nodes[rank]]}"
+            failures.insert(0, Failure(kind="no_answer", text=text, rank=rank))
+        elif (rank, probe.subject) not in outcomes:
+            failures.append(Failure(kind="not_run", text=f"rank {rank} was not asked", rank=rank))
+    if failures:
+        return Measurement(probe=probe, failure=min(failures, key=_vagueness))
+    return Measurement(
+        probe=probe,
+        samples=tuple(outcome.samples for outcome in seen if outcome.samples),
+        data_correct=all(outcome.data_correct for outcome in seen),
+        members=seen[0].members,
+        transport=seen[0].transport,
+    )
+
+
+_MOST_TELLING = ("no_answer", "crashed", "wrong_data", "error", "timed_out", "not_run")
+
+
+def _vagueness(failure: Failure) -> tuple[bool, int]:
+    return failure.rank is None, _MOST_TELLING.index(failure.kind)
+
+
+def _lost(lost: Mapping[str, str]) -> list[Incident]:
+    return [Incident(kind="agent_lost", text=text, phase="", at_s=0, node=node) for node, text in lost.items()]
+
+
+def _nothing(probes: Round, failure: Failure, incidents: list[Incident], lost: Mapping[str, str]) -> RoundResult:
+    measurements = tuple(Measurement(probe=probe, failure=failure) for probe in probes)
+    return RoundResult(measurements=measurements, incidents=tuple(incidents), lost_nodes=tuple(lost))

@@ -1,0 +1,105 @@
+"""One run from its request to its report: local agents if asked for, the coordinator, the judge."""
+
+import asyncio
+import contextlib
+import os
+import platform
+import secrets
+import signal
+import time
+from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
+
+from preflight import __version__
+from preflight.errors import UsageError
+from preflight.fleet.auth import new_key
+from preflight.fleet.coordinator import Coordinator
+from preflight.fleet.local import Address, LocalAgents
+from preflight.fleet.task import Outcome, Progress, Request
+from preflight.judge.run import judge
+from preflight.model import Check, Environment, Job, Report
+
+# variables that change what NCCL, gloo, torch and CUDA do; recorded, since one left over in an environment explains many a slow link
+_STEERING = ("NCCL_", "TORCH_NCCL_", "GLOO_", "CUDA_", "UCX_", "FI_", "OMP_NUM_THREADS", "LD_PRELOAD")
+MAX_LOCAL = 64
+
+
+def new_run_id() -> str:
+    """A name for a run that sorts by time."""
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + "-" + secrets.token_hex(3)
+
+
+def run(
+    job: Job,
+    checks: tuple[Check, ...],
+    *,
+    progress: Progress,
+    budget_s: float,
+    backend: str | None = None,
+    local: tuple[int, int] | None = None,
+    agents: tuple[Address, ...] = (),
+    key: bytes | None = None,
+) -> Report:
+    """Measure and judge. Raises ConfigError, WorldError; SIGINT and SIGTERM end it early with a partial report.
+
+    `local` (agents, workers on each): on this machine. Else `agents`, with the key that they have.
+    """
+    if local and local[0] * local[1] > MAX_LOCAL:
+        raise UsageError(f"--local {local[0]}x{local[1]}: at most {MAX_LOCAL} workers on one machine")
+    run_id, started_at_s, began = new_run_id(), time.time(), time.monotonic()
+    request = Request(
+        run_id=run_id,
+        job=job,
+        agents=agents,
+        key=key or new_key(),
+        budget_s=budget_s,
+        backend=backend,
+        per_node=local[1] if local else None,
+        local=local is not None,
+    )
+    outcome = asyncio.run(_gather(request, local[0] if local else 0, progress))
+    findings, runs, answer = judge(outcome.evidence, checks, partial=outcome.stopped is not None)
+    return Report(
+        run_id=run_id,
+        command="run",
+        started_at_s=started_at_s,
+        duration_s=time.monotonic() - began,
+        answer=answer,
+        findings=findings,
+        evidence=outcome.evidence,
+        checks=runs,
+        coverage=outcome.coverage,
+        environment=_environment(outcome),
+        phases_s=outcome.phases_s,
+        partial=outcome.stopped is not None,
+        partial_reason=outcome.stopped,
+    )
+
+
+async def _gather(request: Request, num_local: int, progress: Progress) -> Outcome:
+    began = time.monotonic()
+    local = LocalAgents(request.key)
+    try:
+        if num_local:
+            progress("starting agents", 0, 1)
+            request = msgspec.structs.replace(request, agents=await local.start(num_local))
+        coordinator = Coordinator(request, progress)
+        coordinator.began = began
+        if num_local:
+            coordinator.phases_s["starting agents"] = time.monotonic() - began
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, coordinator.interrupted.set)
+        return await coordinator.run()
+    finally:
+        await local.stop()
+
+
+def _environment(outcome: Outcome) -> Environment:
+    versions = {"preflight": __version__, "python": platform.python_version(), "kernel": platform.release()}
+    for name in ("aiohttp", "numpy", "msgspec", "nvidia-ml-py"):
+        with contextlib.suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_STEERING)}
+    return Environment(versions={**versions, **outcome.versions}, variables=variables)
