@@ -90,6 +90,7 @@ def _head(report: Report, *, width: int, color: bool) -> list[str]:
     settings = report.evidence.settings
     versions = ", ".join(f"{name} {version}" for name, version in report.environment.versions.items())
     moved = f"data moved by {settings.backend}" if settings.backend else "no data moved"
+    moved += f" ({settings.backend_reason})" if settings.backend_reason else ""
     lines += hang("  with      ", f"{moved}; {versions}" if versions else moved, width=width)
     if report.environment.variables:
         variables = " ".join(f"{name}={value}" for name, value in report.environment.variables.items())
@@ -124,7 +125,7 @@ def _incident_lines(evidence: Evidence, *, width: int) -> list[str]:
     for incident in evidence.incidents[:MAX_SHOWN]:
         where = "".join(
             [
-                f", node {incident.node}" if incident.node else "",
+                f", {incident.node}" if incident.node else "",
                 f", rank {incident.rank}" if incident.rank is not None else "",
             ]
         )
