@@ -84,6 +84,13 @@ def read_job(path: str | Path) -> Job:
     )
 
 
+def check_rules(job: Job, known: Mapping[str, Mapping[str, float]]) -> None:
+    """Raises ConfigError if `[rules]` names a check or a limit that isn't there. `known`: check -> its limits."""
+    for name, rule in job.rules.items():
+        _refuse_unknown(job.source, "rules", [name], known, "check")
+        _refuse_unknown(job.source, f"rules.{name}.limits", rule.limits, known[name], "limit")
+
+
 def _read_section(source: str, name: str, document: Mapping[str, Any]) -> dict[str, Any]:
     section = document.get(name, {})
     if not isinstance(section, dict):
