@@ -1,0 +1,61 @@
+"""Every collective delivers the right data.
+
+Each rank compares what it received with what it must have received, for every timed window. Wrong data is FAIL whatever the speed:
+training on it goes on silently.
+"""
+
+from collections.abc import Iterator
+
+from preflight.model import Check, Evidence, Finding, Part, Verdict
+from preflight.model.hostlist import fold_numbers
+
+
+def judge(evidence: Evidence) -> Iterator[Finding]:
+    """One finding for each pair or group with wrong data, or one for all."""
+    assert evidence.measurements is not None
+    measured = [m for m in evidence.measurements if m.samples]
+    wrong = [m for m in measured if m.data_correct is False]
+    unverified = [m for m in measured if m.data_correct is None]
+    common = set(wrong[0].probe.ranks).intersection(*(m.probe.ranks for m in wrong)) if wrong else set()
+    elsewhere = {m.probe.subject for m in wrong}
+    for m in {m.probe.subject: m for m in wrong}.values():
+        one = next(iter(common)) if len(common) == 1 and len(elsewhere) > 1 else None
+        yield Finding(
+            check="data_correct",
+            subject=m.probe.subject,
+            verdict=Verdict.FAIL,
+            observed=f"{m.probe.collective} over ranks {fold_numbers(m.probe.ranks)} delivered wrong data",
+            expected="every element as it was sent or summed",
+            remedy="do not train on these; "
+            + (f"replace the GPU or NIC of rank {one}" if one is not None else "test its ranks one by one"),
+            blames=None if one is None else Part(kind="rank", name=f"rank {one}", confidence="likely"),
+            evidence=(m.probe.key,),
+        )
+    if not measured or unverified:
+        yield Finding(
+            check="data_correct",
+            subject="data",
+            verdict=Verdict.UNKNOWN,
+            observed=f"the data of {len(unverified)} measurements was not verified"
+            if measured
+            else "nothing was measured",
+            expected="all data verified",
+            remedy="run again",
+        )
+    elif not wrong:
+        yield Finding(
+            check="data_correct",
+            subject="data",
+            verdict=Verdict.PASS,
+            observed=f"the data of all {len(measured)} measurements was right",
+            expected="every element as it was sent or summed",
+        )
+
+
+CHECK = Check(
+    name="data_correct",
+    claim="Every collective delivers the right data.",
+    why="Silent corruption in a link or a GPU ruins a training run without an error.",
+    uses=("measurements",),
+    judge=judge,
+)
