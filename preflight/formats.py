@@ -6,6 +6,7 @@ renames it, so that a reader never sees half a file and a full disk never costs 
 
 import contextlib
 import os
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -29,9 +30,10 @@ def read_bytes(path: str | Path) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise ConfigError(source, f"can't be read: {_reason(error)}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ConfigError(source, "is not a regular file")
     with os.fdopen(descriptor, "rb") as file:
-        if not Path(f"/dev/fd/{file.fileno()}").is_file():
-            raise ConfigError(source, "is not a regular file")
         try:
             data = file.read(MAX_FILE_BYTES + 1)
         except OSError as error:
@@ -52,7 +54,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         document: dict[str, Any] = tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError(str(path), f"is not UTF-8 text (byte {error.start})") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, or Python's own refusal of a number of thousands of digits
         raise ConfigError(str(path), f"is not TOML: {error}") from error
     except RecursionError as error:
         raise ConfigError(str(path), "is nested too deeply") from error

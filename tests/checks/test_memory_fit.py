@@ -1,0 +1,82 @@
+"""memory_fit catches a training state that GPUs can't hold, and leaves alone one that leaves room."""
+
+import pytest
+
+from preflight.model import Evidence, Finding, Inventory, Node, Rule, Settings, Verdict
+from preflight_checks.memory_fit import CHECK
+from tests.builders import make_evidence, make_gpu, make_inventory, make_plan
+
+
+def judge(inventory: Inventory | None = None, **job) -> Finding:
+    [finding] = CHECK.judge(make_evidence(plan=make_plan(**{"tp": 8, "pp": 4, **job}), inventory=inventory))
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("gpu_memory_bytes", "verdict"),
+    [
+        (80 * 10**9, Verdict.PASS),
+        (43_750_000_000, Verdict.PASS),  # 20 % of it is free
+        (43_749_999_999, Verdict.WARN),
+        (35_000_000_001, Verdict.WARN),
+        (35_000_000_000, Verdict.FAIL),
+        (24 * 10**9, Verdict.FAIL),
+    ],
+)
+def test_a_state_as_large_as_the_memory_fails_and_a_thin_margin_warns(gpu_memory_bytes, verdict):
+    assert judge(gpu_memory_bytes=gpu_memory_bytes).verdict is verdict
+
+
+def test_a_failure_says_how_far_the_model_must_be_split():
+    finding = judge(pp=1)
+    assert finding.verdict is Verdict.FAIL
+    assert "state 140 GB of 80.0 GB per GPU" in finding.observed
+    assert "raise tp x pp from 8 to 18 or more" in finding.remedy
+
+
+def test_discovered_memory_goes_before_the_planned_one():
+    finding = judge(make_inventory(8, 8), gpu_memory_bytes=24 * 10**9)
+    assert finding.verdict is Verdict.PASS
+    assert "85.5 GB per GPU (discovered)" in finding.observed
+
+
+def test_the_smallest_gpu_counts():
+    nodes = list(make_inventory(8, 8).nodes)
+    small = tuple(make_gpu("node7", i, memory_bytes=(30 if i == 7 else 80) * 10**9) for i in range(8))
+    nodes[7] = Node(name="node7", gpus=small)
+    assert judge(Inventory(nodes=tuple(nodes))).verdict is Verdict.FAIL
+
+
+def test_memory_that_nobody_knows_is_unknown_not_pass():
+    assert judge(gpu="NVIDIA L40S").verdict is Verdict.UNKNOWN
+    assert judge(gpu=None).verdict is Verdict.UNKNOWN
+    finding = judge(make_inventory(7, 8), gpu=None)
+    assert finding.verdict is Verdict.UNKNOWN
+    assert "memory of the GPUs on node7 is not known" in finding.observed
+
+
+def test_where_discovery_could_not_tell_the_planned_memory_counts():
+    assert "as planned" in judge(make_inventory(8, None)).observed
+
+
+def test_experts_may_make_a_large_state_fit_so_it_is_unknown():
+    finding = judge(tp=1, pp=4, ep=16)
+    assert finding.verdict is Verdict.UNKNOWN
+    assert "how much of the model is experts" in finding.remedy
+
+
+def test_experts_that_could_not_make_it_fit_do_not_excuse_it():
+    assert judge(tp=1, pp=4, ep=2).verdict is Verdict.FAIL
+
+
+def test_the_margin_can_be_set():
+    rule = Rule(limits={"warn_free_share": 0.6})
+    assert judge(rules={"memory_fit": rule}).verdict is Verdict.WARN
+
+
+def test_nothing_is_judged_where_a_run_without_gpus_is_meant():
+    def findings(evidence: Evidence) -> list[Finding]:
+        return list(CHECK.judge(evidence))
+
+    assert findings(make_evidence(plan=make_plan(), settings=Settings(cpu_declared=True))) == []
+    assert findings(make_evidence(plan=make_plan(gpu=None, backend="auto"))) == []

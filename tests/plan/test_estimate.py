@@ -1,0 +1,97 @@
+"""The first estimate: the formulas, on cases computed by hand."""
+
+import pytest
+
+from preflight.errors import ConfigError
+from preflight.plan.estimate import MESSAGE_SOURCES, count_micro_batches
+from preflight.plan.layout import ORDERS
+from tests.builders import make_job, make_plan
+
+
+def test_the_reference_job():
+    estimate = make_plan().estimate
+    assert estimate.state_bytes_per_gpu == 35_000_000_000
+    assert estimate.gpu_memory_bytes == 80_000_000_000
+    assert estimate.free_bytes_per_gpu == 45_000_000_000
+    assert estimate.bubble_overhead == pytest.approx(3 / 32)
+    assert estimate.bubble_idle_share == pytest.approx(3 / 35)
+    assert estimate.tp_collectives_per_stage_forward == 40
+    assert estimate.message_bytes == {"tp": 64 * 2**20, "pp": 64 * 2**20, "dp": 4_375_000_000}
+
+
+# stages, micro-batches, virtual stages -> overhead, idle share: from an event simulation of the schedules
+@pytest.mark.parametrize(
+    ("stages", "micro_batches", "chunks", "overhead", "idle"),
+    [
+        (4, 4, 1, 0.7500, 0.4286),
+        (4, 32, 1, 0.0938, 0.0857),
+        (8, 8, 1, 0.8750, 0.4667),
+        (8, 64, 1, 0.1094, 0.0986),
+        (16, 64, 1, 0.2344, 0.1899),
+        (4, 8, 2, 0.1875, 0.1579),
+        (8, 64, 3, 0.0365, 0.0352),
+        (35, 280, 3, 0.0405, 0.0389),
+        (16, 64, 4, 0.0586, 0.0554),
+    ],
+)
+def test_the_bubble_agrees_with_a_simulated_schedule(stages, micro_batches, chunks, overhead, idle):
+    plan = make_plan(nodes=stages, pp=stages, tp=8, micro_batches=micro_batches, virtual_stages=chunks)
+    assert round(plan.estimate.bubble_overhead, 4) == overhead
+    assert round(plan.estimate.bubble_idle_share, 4) == idle
+
+
+def test_without_a_pipeline_there_is_no_bubble_whatever_the_micro_batches():
+    estimate = make_plan(tp=8, micro_batches=None).estimate
+    assert (estimate.bubble_overhead, estimate.bubble_idle_share, estimate.micro_batches) == (0.0, 0.0, None)
+
+
+def test_the_bubble_is_unknown_where_the_micro_batches_are():
+    estimate = make_plan(tp=8, pp=4, micro_batches=None).estimate
+    assert (estimate.bubble_overhead, estimate.bubble_idle_share) == (None, None)
+
+
+def test_memory_is_unknown_for_a_gpu_that_no_profile_knows():
+    estimate = make_plan(gpu="NVIDIA L40S").estimate
+    assert (estimate.gpu_memory_bytes, estimate.free_bytes_per_gpu) == (None, None)
+    assert estimate.state_bytes_per_gpu == 35_000_000_000
+
+
+def test_memory_that_the_plan_file_gives_goes_before_the_profile():
+    assert make_plan(gpu_memory_bytes=94 * 10**9).estimate.free_bytes_per_gpu == 59_000_000_000
+
+
+def test_without_tensor_parallelism_there_are_no_tensor_parallel_collectives():
+    assert make_plan(tp=1, pp=4).estimate.tp_collectives_per_stage_forward == 0
+
+
+def test_message_sizes_need_hidden_size_sequence_and_micro_batch_except_for_gradients():
+    for missing in ("hidden_size", "seq_length", "micro_batch_size"):
+        assert make_plan(**{missing: None}).estimate.message_bytes == {"dp": 4_375_000_000}
+
+
+def test_context_parallelism_divides_activations():
+    sizes = make_plan(tp=4, cp=2, pp=4, ep=4, etp=1).estimate.message_bytes
+    assert (sizes["tp"], sizes["cp"], sizes["pp"], sizes["ep"]) == (2**25, 2**25, 2**25, 2**26)
+
+
+def test_each_message_size_has_its_source():
+    assert set(MESSAGE_SOURCES) == set(ORDERS["megatron"])
+
+
+def test_micro_batches_follow_from_the_global_batch():
+    job = make_job(micro_batches=None, global_batch_size=64, micro_batch_size=2)
+    assert count_micro_batches(job, dp=4) == 8
+
+
+def test_a_global_batch_that_does_not_divide_is_refused_with_the_next_that_does():
+    job = make_job(micro_batches=None, global_batch_size=63, micro_batch_size=2)
+    with pytest.raises(ConfigError) as refused:
+        count_micro_batches(job, dp=4)
+    assert "training.global_batch_size: 63 does not divide by micro_batch_size 2 x dp 4 = 8" in str(refused.value)
+    assert "such as 64" in str(refused.value)
+
+
+def test_both_ways_of_giving_the_batch_may_agree_but_not_contradict():
+    assert count_micro_batches(make_job(micro_batches=32, global_batch_size=64), dp=2) == 32
+    with pytest.raises(ConfigError, match=r"training.micro_batches: 8, but global_batch_size 64"):
+        count_micro_batches(make_job(micro_batches=8, global_batch_size=64), dp=2)
