@@ -1,5 +1,6 @@
 """`preflight plan`: lay a job out and judge the layout. Needs no cluster."""
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +33,9 @@ def command(plan: Path, format_: Format, exit_style: ExitStyle) -> int:
     """
     from preflight.plan.planfile import read_job
 
-    report = _judged(read_job(plan))
+    job = read_job(plan)
+    report = _judged(job)
+    _hint_at_profiles(job)
     if format_ == "junit":
         print_report(report, format_)
     else:
@@ -71,6 +74,16 @@ def _judged(job: "Job") -> "Report":
         checks=runs,
         environment=Environment(versions={"preflight": __version__}),
     )
+
+
+def _hint_at_profiles(job: "Job") -> None:
+    """On stderr, where a GPU's memory stays unknown because its name has no profile."""
+    from preflight.plan.build import gpu_memory
+    from preflight.plan.profiles import near_profiles
+
+    gpu = job.hardware.gpu
+    if gpu is not None and gpu_memory(job) is None:
+        print(f"preflight: {job.source}: hardware.gpu: {gpu!r} has no profile; {near_profiles(gpu)}", file=sys.stderr)
 
 
 def _print(report: "Report", format_: Format) -> None:

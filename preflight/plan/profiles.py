@@ -34,3 +34,15 @@ def find_profile(name: str) -> Profile | None:
         if wanted in (known.casefold() for known in (profile.name, *profile.gpu_names)):
             return profile
     return None
+
+
+def near_profiles(name: str) -> str:
+    """For a name that has no profile: the nearest one as a question, and all that there are."""
+    from difflib import get_close_matches
+
+    names = {
+        known.casefold(): profile.name for profile in all_profiles() for known in (profile.name, *profile.gpu_names)
+    }
+    close = get_close_matches(name.casefold(), names, n=1)
+    hint = f"did you mean {names[close[0]]!r}? " if close else ""
+    return f"{hint}known: {', '.join(sorted(set(names.values())))}"
