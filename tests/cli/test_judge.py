@@ -19,7 +19,7 @@ from tests.builders import make_evidence, make_inventory, make_measurement, make
 def evidence(*, driver: str = "550.54.15", gpus: int = 4) -> Evidence:
     nodes = (*make_inventory(2, 4).nodes, make_node("node2", gpus=gpus, driver_version=driver))
     return make_evidence(
-        plan=make_plan(nodes=3, gpus_per_node=4, tp=4, dp=3),
+        plan=make_plan(nodes=3, gpus_per_node=4, tp=4, dp=3, parameters=7 * 10**9),
         inventory=Inventory(nodes=nodes),
         measurements=(make_measurement((0, 1)),),
     )
