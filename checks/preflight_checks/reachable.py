@@ -23,8 +23,12 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     assert evidence.plan is not None
     assert evidence.measurements is not None
     ranks = evidence.plan.placement.ranks
-    lost = {i.node: i for i in evidence.incidents if i.kind == "agent_lost" and i.node}
-    yield from (_lost_node(node, incident, ranks) for node, incident in lost.items())
+    lost = {i.node: i for i in evidence.incidents if i.node and (i.kind == "agent_lost" or _started_none(i))}
+    everywhere = all(rank.node in lost and _started_none(lost[rank.node]) for rank in ranks)
+    if everywhere:
+        yield _environment(tuple(lost.values()))
+    else:
+        yield from (_lost_node(node, incident, ranks) for node, incident in lost.items())
     judged = {rank.rank for rank in ranks if rank.node in lost}
     for rank in ranks:
         if rank.rank in judged:
@@ -57,6 +61,23 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+def _started_none(incident: Incident) -> bool:
+    return incident.kind == "worker_not_started" and incident.rank is None
+
+
+def _environment(incidents: tuple[Incident, ...]) -> Finding:
+    """No node could start a worker: that is no fault of any of them."""
+    return Finding(
+        check="reachable",
+        subject="workers",
+        verdict=Verdict.UNKNOWN,
+        observed=f"no worker could be started on any of {len(incidents)} nodes: {incidents[0].text}",
+        expected="a worker for every rank",
+        remedy="mend the environment that the workers run in",
+        blames=Part(kind="environment", name="the workers' environment", confidence="likely"),
+    )
+
+
 def _lost_node(node: str, incident: Incident, ranks: tuple[Rank, ...]) -> Finding:
     mine = fold_numbers(rank.rank for rank in ranks if rank.node == node)
     return Finding(
@@ -64,8 +85,14 @@ def _lost_node(node: str, incident: Incident, ranks: tuple[Rank, ...]) -> Findin
         subject=node,
         verdict=Verdict.FAIL,
         observed=f"ranks {mine}: {incident.text} ({incident.phase}, {incident.at_s:.1f} s after the start)",
-        expected="the node's agent answers",
-        remedy=f"look at {node}: is it up, does the agent run there, is its port open; leave it out until then",
+        expected="the node's agent answers, and starts its workers",
+        remedy=f"look at {node}: "
+        + (
+            "it could start no worker, others could"
+            if _started_none(incident)
+            else "is it up, does the agent run there, is its port open"
+        )
+        + "; leave it out until then",
         blames=Part(kind="node", name=node, confidence="likely"),
     )
 

@@ -57,8 +57,8 @@ def command(
     """
     from preflight.fleet.auth import read_key
     from preflight.fleet.run import run
-    from preflight.plan.planfile import check_rules, read_job
-    from preflight.registry import load_checks
+    from preflight.plan.planfile import read_job
+    from preflight.registry import load_checks, verify_rules
 
     if (local is None) == (hosts is None):
         raise UsageError(
@@ -69,7 +69,7 @@ def command(
     budget_s = _budget(budget)
     job = read_job(plan)
     checks = load_checks()
-    check_rules(job, {check.name: check.limits for check in checks})
+    verify_rules(job, checks)
     if out is not None:
         _make_folder(out)
     with progress_bar() as progress:

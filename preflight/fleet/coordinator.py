@@ -159,8 +159,8 @@ class Coordinator:
 
     def _started(self, node: str, specs: Sequence[api.WorkerSpec], reply: api.StartReply | Exception) -> None:
         if not isinstance(reply, api.StartReply):
-            for spec in specs:
-                self._drop(spec.rank, "worker_not_started", f"rank {spec.rank}: {reply}", node)
+            self._note(Incident(kind="worker_not_started", text=str(reply), phase="", at_s=0, node=node))
+            self.left_out.update({spec.rank: f"{node} started no worker" for spec in specs})
             return
         self.versions.update(reply.versions)
         for name, value_s in (("import torch", reply.zygote_s), ("fork workers", reply.workers_s)):

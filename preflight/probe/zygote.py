@@ -16,12 +16,13 @@ import sys
 import msgspec
 
 from preflight.probe.messages import MAX_PACKET_BYTES, Exited, Spawn, Spawned, ZygoteFailed, ZygoteReady
-from preflight.probe.process import die_with_parent, drop_privileges
+from preflight.probe.process import die_with_parent, drop_privileges, name_process
 
 
 def main(control_fd: int, parent_pid: int) -> None:
     """Serve spawn requests until the agent goes away."""
     die_with_parent(parent_pid)
+    name_process("pf-zygote")
     control = socket.socket(fileno=control_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's business
     try:
@@ -40,7 +41,7 @@ def _import_everything() -> dict[str, str]:
 
     from preflight.probe import backends, collectives, store_host, timing, worker  # noqa: F401
 
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     if torch.version.cuda:
         versions["cuda (torch)"] = torch.version.cuda
         with contextlib.suppress(Exception):
@@ -96,6 +97,7 @@ class _Zygote:
         status = 70
         try:
             os.setsid()
+            name_process("pf-store" if spawn.role == "store" else f"pf-rank-{spawn.rank}")
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self.control.close()

@@ -1,0 +1,123 @@
+"""Whatever happens to a process of a run, the run ends within its budget, names the part, keeps the rest, and leaves no process behind."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from preflight.model import Verdict
+from tests.fleet.runs import Run
+
+pytestmark = [pytest.mark.fabric, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def run(tmp_path) -> Iterator[Run]:
+    started = Run(tmp_path, "--local", "2x2", "--budget", "60s")
+    yield started
+    started.kill_all()
+
+
+def findings_about(run: Run, subject: str) -> list:
+    return [f for f in run.report().findings if f.subject == subject and f.check == "reachable"]
+
+
+def test_a_healthy_run_goes_and_leaves_nothing_behind(run):
+    assert run.wait() == 0, run.errors.read_text()
+    report = run.report()
+    assert report.answer == "go"
+    assert report.coverage.pairs_measured == report.coverage.pairs_planned == 6
+    assert report.coverage.groups_measured == report.coverage.groups_planned == 4
+    assert all(m.data_correct for m in report.evidence.measurements)
+    assert (run.out / "preflight.prom").stat().st_size > 0
+    run.gone()
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_worker_stopped_or_killed_in_the_middle_is_named_and_costs_only_its_own(run, number):
+    worker = run.find("pf-rank-3")
+    run.until_busy(worker)
+    os.kill(worker, number)
+    assert run.wait() in {3, 10}, run.errors.read_text()
+    report = run.report()
+    named = findings_about(run, "rank 3")
+    assert [f.verdict for f in named] in ([Verdict.FAIL], [Verdict.UNKNOWN])
+    assert not [f for f in report.findings if f.check == "reachable" and f.verdict == Verdict.FAIL and f not in named]
+    others = [m for m in report.evidence.measurements if 3 not in m.probe.ranks]
+    assert others
+    assert all(m.samples for m in others)
+    assert report.duration_s < 60
+    run.gone()
+
+
+def test_a_worker_stopped_before_its_first_task_is_named(run):
+    os.kill(run.find("pf-rank-1"), signal.SIGSTOP)
+    assert run.wait() in {3, 10}
+    assert findings_about(run, "rank 1")
+    assert run.report().duration_s < 60
+    run.gone()
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_an_agent_stopped_or_killed_costs_its_node_and_is_named(run, number):
+    run.until_busy(run.find("pf-rank-3"))
+    os.kill(run.agents()[1], number)
+    assert run.wait() == 10
+    (named,) = findings_about(run, "node1")
+    assert named.verdict == Verdict.FAIL
+    assert named.blames.kind == "node"
+    report = run.report()
+    inside = [m for m in report.evidence.measurements if set(m.probe.ranks) <= {0, 1}]
+    assert all(m.samples for m in inside if not m.failure or m.failure.kind != "not_run")
+    assert report.duration_s < 60
+    run.gone()
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_zygote_stopped_or_killed_does_not_hang_the_run(run, number):
+    run.until_busy(run.find("pf-rank-3"))
+    zygote = run.find("pf-zygote")
+    os.kill(zygote, number)
+    assert run.wait() in {0, 3, 10}
+    assert run.report().duration_s < 60
+    run.gone()
+
+
+def test_a_rendezvous_server_that_is_killed_blames_no_rank(run):
+    run.until_busy(run.find("pf-rank-3"))
+    os.kill(run.find("pf-store"), signal.SIGKILL)
+    assert run.wait() in {0, 3}
+    assert not [f for f in run.report().findings if f.verdict == Verdict.FAIL]
+    run.gone()
+
+
+def test_a_coordinator_that_is_killed_leaves_no_process_behind(run):
+    run.until_busy(run.find("pf-rank-3"))
+    run.process.kill()
+    run.process.wait()
+    run.gone()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_reports_what_it_has_and_says_that_it_is_partial(run, number):
+    run.until_busy(run.find("pf-rank-3"))
+    os.kill(run.process.pid, number)
+    assert run.wait(30) == 3
+    report = run.report()
+    assert report.partial
+    assert report.answer == "undecided"
+    assert report.evidence.measurements
+    assert "PARTIAL" in run.stdout
+    run.gone()
+
+
+def test_a_small_budget_is_kept_and_states_its_coverage(tmp_path):
+    run = Run(tmp_path, "--local", "2x2", "--budget", "15s")
+    try:
+        assert run.wait(40) in {0, 3}
+        report = run.report()
+        assert report.duration_s < 15
+        assert not report.partial
+    finally:
+        run.kill_all()
