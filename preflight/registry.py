@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from preflight.errors import ConfigError, WorldError
-from preflight.model import Check, Job
+from preflight.errors import WorldError
+from preflight.model import Check
 
 GROUP = "preflight.checks"
 OURS = "cluster-preflight"  # the distribution whose checks come first
@@ -63,26 +63,6 @@ def load_checks_with_source() -> tuple[InstalledCheck, ...]:
     if not found:
         raise WorldError(f"no checks are installed (entry-point group {GROUP} is empty)\n  reinstall {OURS}")
     return tuple(found.values())
-
-
-def verify_rules(job: Job, checks: Sequence[Check]) -> None:
-    """Raise ConfigError if `[rules]` of the plan file name a check, or a limit of a check, that isn't there."""
-    by_name = {check.name: check for check in checks}
-    for name, rule in job.rules.items():
-        if name not in by_name:
-            raise _unknown(job.source, f"rules.{name}", "no check of that name is installed", name, list(by_name))
-        for limit in rule.limits:
-            known = list(by_name[name].limits)
-            if limit not in known:
-                raise _unknown(job.source, f"rules.{name}.limits.{limit}", "the check has no such limit", limit, known)
-
-
-def _unknown(source: str, key: str, problem: str, name: str, known: list[str]) -> ConfigError:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return ConfigError(source, problem, key=key, remedy=f"{hint}known: {', '.join(sorted(known)) or 'none'}")
 
 
 def _entries(path: Sequence[str]) -> Iterator[_Entry]:

@@ -6,9 +6,7 @@ import sys
 import pytest
 
 from preflight import registry
-from preflight.errors import ConfigError, WorldError
-from preflight.model import Rule
-from tests.builders import make_job
+from preflight.errors import WorldError
 
 CHECK = """
 from preflight.model import Check
@@ -101,16 +99,3 @@ def test_no_checks_at_all_is_an_error_not_an_all_clear(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "not there")])
     with pytest.raises(WorldError, match="no checks are installed"):
         registry.load_checks()
-
-
-def test_a_rule_for_a_check_that_is_not_there_is_refused_with_the_nearest_name():
-    checks = registry.load_checks()
-    with pytest.raises(ConfigError, match=r"job.toml: rules.gpu_counts: .*\n.*did you mean gpu_count\?"):
-        registry.verify_rules(make_job(rules={"gpu_counts": Rule(severity="warn")}), checks)
-    with pytest.raises(ConfigError, match=r"rules.node_uniform.limits.memory: .*\n.*known: memory_tolerance_ratio"):
-        registry.verify_rules(make_job(rules={"node_uniform": Rule(limits={"memory": 1.0})}), checks)
-
-
-def test_rules_of_installed_checks_are_accepted():
-    rules = {"node_uniform": Rule(severity="warn", limits={"memory_tolerance_ratio": 0.1}), "gpu_count": Rule()}
-    registry.verify_rules(make_job(rules=rules), registry.load_checks())

@@ -2,7 +2,8 @@
 
 State: 16 bytes per parameter (weights, gradients, optimizer) / (tp x pp). What the estimate leaves out takes memory too: for 70B at
 tp 8, pp 4 and 4096 tokens some 11 GB of activations with the common savings, and some 5 GB of CUDA context, NCCL buffers and
-fragmentation: together 20 % of an 80 GB GPU. Hence the margin: less than that free asks for a look; a state as large as the memory is refused.
+fragmentation: together 20 % of an 80 GB GPU. Hence the margin: less than that free asks for a look; a state as large as the memory is refused,
+unless a distributed optimizer would make it fit: the plan file doesn't say whether there is one.
 """
 
 import math
@@ -42,6 +43,8 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     if state >= memory:
         # experts are divided by etp x ep, not by tp: how many parameters that concerns, the plan file doesn't say
         verdict = Verdict.UNKNOWN if _least_state(plan, state) < memory else Verdict.FAIL
+        if _sharded(plan, state) < memory:
+            verdict = Verdict.WARN  # whether the optimizer's state is sharded, it doesn't say either
     elif memory - state < margin * memory:
         verdict = Verdict.WARN
     yield Finding(
@@ -83,14 +86,25 @@ def _least_state(plan: Plan, state: int) -> float:
     return state * plan.degrees["tp"] / max(plan.degrees["tp"], experts)
 
 
+def _sharded(plan: Plan, state: int) -> float:
+    """State per GPU with a distributed optimizer: 4 bytes of weights and gradients stay, 12 are divided by dp x cp (ZeRO-1).
+
+    Example: dp 4: (4 + 12/4) / 16 = 44 % of the 16-byte state.
+    """
+    return state * (4 + 12 / (plan.degrees["dp"] * plan.degrees["cp"])) / 16
+
+
 def _remedy(plan: Plan, state: int, room: float, verdict: Verdict) -> str:
     shards = plan.degrees["tp"] * plan.degrees["pp"]
+    if state > _sharded(plan, state) > 0 and verdict is Verdict.WARN and room < state:
+        with_optimizer = f"{show_bytes(_sharded(plan, state))} with the optimizer's state sharded over dp x cp"
+        return f"make sure that the optimizer is distributed ({with_optimizer}), or raise tp x pp above {shards}"
     if verdict is Verdict.UNKNOWN:
         return f"find out how much of the model is experts (ep {plan.degrees['ep']} divides them further), or raise tp x pp above {shards}"
     if room <= 0:
         return f"raise tp x pp above {shards}"
     needed = math.ceil(state * shards / room)
-    return f'raise tp x pp from {shards} to {needed} or more, or shard the optimizer state over dp and say [rules] {NAME} = "warn"'
+    return f"raise tp x pp from {shards} to {needed} or more"
 
 
 CHECK = Check(

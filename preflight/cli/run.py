@@ -57,8 +57,8 @@ def command(
     """
     from preflight.fleet.auth import read_key
     from preflight.fleet.run import run
-    from preflight.plan.planfile import read_job
-    from preflight.registry import load_checks, verify_rules
+    from preflight.plan.planfile import check_rules, read_job
+    from preflight.registry import load_checks
 
     if (local is None) == (hosts is None):
         raise UsageError(
@@ -69,7 +69,7 @@ def command(
     budget_s = _budget(budget)
     job = read_job(plan)
     checks = load_checks()
-    verify_rules(job, checks)
+    check_rules(job, {check.name: check.limits for check in checks})
     if out is not None:
         _make_folder(out)
     with progress_bar() as progress:
@@ -142,11 +142,8 @@ def _write(report: "Report", out: Path) -> None:
     from preflight.report.document import save_report
     from preflight.report.prometheus import metrics_text
 
-    for write in (
-        lambda: save_report(report, out / "report.json"),
-        lambda: write_atomically(out / "preflight.prom", metrics_text(report)),
-    ):
-        try:
-            write()
-        except WorldError as error:
-            print(f"preflight: {error}", file=sys.stderr)
+    try:
+        save_report(report, out / "report.json")
+        write_atomically(out / "preflight.prom", metrics_text(report))
+    except WorldError as error:
+        print(f"preflight: {error}", file=sys.stderr)
