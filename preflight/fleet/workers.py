@@ -12,6 +12,7 @@ from preflight.model import Failure, Incident, Probe
 from preflight.model.evidence import IncidentKind
 from preflight.probe.messages import FromWorker, Outcome, Spawn, Task, WorkerFailed, WorkerReady
 
+REPLACE_S = 6.0  # a new worker, or a new zygote whose torch is in the page cache by now
 SPAWN_S = 15.0  # a fork takes 20 ms; a busy node and a first CUDA context take seconds
 
 
@@ -50,6 +51,7 @@ class Pool:
         if self.zygote is not None and not self.zygote.alive:
             await self.zygote.stop()
             self.zygote = None
+            self.workers.clear()  # they died with it
         if self.zygote is None:
             self.zygote = await Zygote.start(zygote_command(), deadline_s)
         return self.zygote
@@ -114,17 +116,23 @@ class Pool:
         jobs = {rank: probe for probe in request.probes for rank in probe.ranks if rank in self.gpus}
         done = await asyncio.gather(*(self._run_rank(rank, probe, request, deadline) for rank, probe in jobs.items()))
         incidents = [incident for _, incidents in done for incident in incidents]
-        lost = [WorkerSpec(rank=rank, gpu=self.gpus[rank]) for rank in jobs if rank not in self.workers]
+        if self.zygote is not None and not self.zygote.alive:
+            self.workers.clear()
+        lost = [WorkerSpec(rank=rank, gpu=gpu) for rank, gpu in self.gpus.items() if rank not in self.workers]
         if lost:
             incidents += await self._replace(lost)
         return RoundReply(outcomes=tuple(outcome for outcome, _ in done), incidents=tuple(incidents))
 
     async def _replace(self, lost: list[WorkerSpec]) -> list[Incident]:
+        """Once: a rank whose replacement doesn't get ready is given up for this run."""
         try:
-            zygote = await self._zygote(SPAWN_S)
+            zygote = await self._zygote(REPLACE_S)
+            again = await asyncio.gather(*(self._start_worker(zygote, spec, REPLACE_S) for spec in lost))
         except ProbeError as error:
-            return [self._incident("worker_not_started", f"rank {spec.rank}: {error}", spec.rank) for spec in lost]
-        again = await asyncio.gather(*(self._start_worker(zygote, spec, SPAWN_S) for spec in lost))
+            again = [self._incident("worker_not_started", f"rank {spec.rank}: {error}", spec.rank) for spec in lost]
+        for incident in again:
+            if incident and incident.rank is not None:
+                self.gpus.pop(incident.rank, None)
         return [incident for incident in again if incident]
 
     async def _run_rank(
@@ -160,6 +168,9 @@ class Pool:
             kind = "worker_died"
             text = f"the worker of rank {rank} ended during {probe.subject}: {child.describe()}"
         else:
+            if outcome.failure is not None and self.gpus[rank] is not None:
+                del self.workers[rank]  # it has left by itself: a CUDA context after a fault is not used again
+                await child.kill()
             return _of_rank(rank, probe.subject, outcome), []
         del self.workers[rank]
         incidents = [self._incident(kind, text, rank)]

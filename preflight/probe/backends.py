@@ -100,6 +100,9 @@ class GlooGroup:
             operation()
         return time.perf_counter() - begin
 
+    def settle(self) -> None:
+        """Nothing to wait for: gloo's operations are over when their wait() returns."""
+
     def close(self) -> None:
         """Leave the communicator."""
         self.group.shutdown()
@@ -147,6 +150,12 @@ class NcclGroup:
             if time.monotonic() > deadline:
                 raise Timeout(f"no end within {self.timeout_s:g} s")
             time.sleep(0.0002)
+
+    def settle(self) -> None:
+        """Wait until what is on the stream has ended, before its result is read. Raises Timeout."""
+        event = torch.cuda.Event()
+        event.record()
+        self.wait_for(event)
 
     def close(self) -> None:
         """Leave the communicator."""

@@ -58,6 +58,7 @@ def _agree(group: Group, value: int) -> int:
     """The value of the group's first rank."""
     shared = torch.tensor([value], dtype=torch.int64, device=group.device)
     group.group.broadcast([shared], _FROM_FIRST).wait()
+    group.settle()
     return int(shared.item())
 
 
@@ -66,4 +67,5 @@ def members_of(group: Group, rank: int) -> tuple[int, ...]:
     mine = torch.tensor([rank], dtype=torch.int64, device=group.device)
     numbers = [torch.full_like(mine, -1) for _ in range(group.size)]
     group.group.allgather([numbers], [mine]).wait()
+    group.settle()
     return tuple(int(number.item()) for number in numbers)
