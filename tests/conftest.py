@@ -1,0 +1,74 @@
+"""What this machine can't test is left out, listed at the end with how to get it, and is an error under --no-omissions."""
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+OMITTED = pytest.StashKey[dict[str, list[str]]]()
+
+
+def missing(mark: pytest.Mark) -> str | None:
+    """How to get what a marked test needs, None if it is there."""
+    if mark.name == "fabric" and importlib.util.find_spec("torch") is None:
+        return "torch: make setup TORCH_INDEX=URL, or TORCH=cuda"
+    if mark.name == "cc" and shutil.which("cc") is None:
+        return "a C compiler: apt-get install gcc libc6-dev"
+    if mark.name == "root" and os.geteuid() != 0:
+        return "root"
+    if mark.name == "debian":
+        package, *programs = mark.args
+        if not all(shutil.which(program) for program in programs or [package]):
+            return f"Debian package {package}: apt-get install {package}"
+    if mark.name == "gpu" and not Path("/proc/driver/nvidia").exists():
+        return "an NVIDIA GPU"
+    return None
+
+
+def pytest_addoption(parser):
+    parser.addoption("--no-omissions", action="store_true", help="A test that can't run here is an error (GPU aside).")
+
+
+def pytest_configure(config):
+    config.stash[OMITTED] = {}
+
+
+def pytest_collection_modifyitems(config, items):
+    """Soak and bench run only when asked for by name."""
+    asked = config.option.markexpr
+    left = [item for item in items if not any(item.get_closest_marker(m) and m not in asked for m in ("soak", "bench"))]
+    config.hook.pytest_deselected(items=[item for item in items if item not in left])
+    items[:] = left
+
+
+def pytest_runtest_setup(item):
+    for mark in item.iter_markers():
+        how = missing(mark)
+        if how is None:
+            continue
+        if item.config.getoption("no_omissions") and mark.name != "gpu":
+            pytest.fail(f"left out, which --no-omissions forbids; it needs {how}", pytrace=False)
+        item.config.stash[OMITTED].setdefault(how, []).append(item.nodeid)
+        pytest.skip(f"needs {how}")
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    omitted = config.stash[OMITTED]
+    if omitted:
+        terminalreporter.section("left out on this machine")
+        for how, tests in sorted(omitted.items()):
+            terminalreporter.write_line(f"{len(tests)} tests need {how}")
+
+
+def pytest_report_header():
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = []
+    for name in ("torch", "aiohttp", "msgspec", "click", "numpy", "psutil", "nvidia-ml-py", "prometheus-client"):
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            found.append(f"{name} missing")
+    return "with " + ", ".join(found)
