@@ -47,7 +47,8 @@ class Gpu(Noun, frozen=True, kw_only=True):
     "clusterUUID.clique"; without fabric info it is the node's name if the node's GPUs are joined; None: unknown;
     "none": this GPU reaches no other over NVLink.
     `links`: None if NVML could not say, empty if the product has no NVLink.
-    `pci_bus_id` is spelled as sysfs does: lower case, 4-digit domain ("0000:1a:00.0").
+    `pci_bus_id` is spelled as sysfs does: lower case, 4-digit domain ("0000:1a:00.0"). `pci_upstream`: the bridges above
+    it, closest first, the root complex last ("pci0000:00").
     """
 
     index: int
@@ -59,6 +60,7 @@ class Gpu(Noun, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     vbios_version: str | None = None
     numa_node: int | None = None
+    pci_upstream: tuple[str, ...] | None = None
     mig_enabled: bool | None = None
     ecc_enabled: bool | None = None
     nvlink_domain: str | None = None
@@ -68,7 +70,10 @@ class Gpu(Noun, frozen=True, kw_only=True):
 
 
 class Nic(Noun, frozen=True, kw_only=True):
-    """A network interface. `speed_bytes_per_s` is None where the kernel doesn't know (loopback, virtual, down)."""
+    """A network interface. `speed_bytes_per_s` is None where the kernel doesn't know (loopback, virtual, down).
+
+    `pci_upstream` as for a GPU; None for an interface that sits on no PCI bus.
+    """
 
     name: str
     kind: Literal["ethernet", "infiniband", "loopback", "virtual"] | None = None
@@ -78,6 +83,7 @@ class Nic(Noun, frozen=True, kw_only=True):
     speed_bytes_per_s: int | None = None
     pci_bus_id: str | None = None
     numa_node: int | None = None
+    pci_upstream: tuple[str, ...] | None = None
 
 
 class Node(Noun, frozen=True, kw_only=True):

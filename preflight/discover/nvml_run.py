@@ -1,0 +1,158 @@
+"""Runs the NVML child under a deadline: whatever it does, a reading comes back, without an exception.
+
+NVML calls can hang in the kernel where no signal reaches them, so killing has a deadline of its own, and a child that
+survives it is reported and left behind. The child is exec'd (nothing of this process's threads or locks gets into it) in a
+process group of its own, and the answer's size is limited.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from preflight.discover.nvml import NvmlReading
+from preflight.model import Problem, from_json
+
+MAX_ANSWER_BYTES = 4 * 2**20  # 16 GPUs of 18 links are about 80 kB
+MAX_COMPLAINT_BYTES = 8192
+REAP_S = 2.0  # a killed process is gone in milliseconds, unless the kernel holds it
+
+# -I: neither the working directory nor PYTHON* variables decide what a prolog that runs as root imports
+_BOOTSTRAP = (
+    "import sys; parent = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; "
+    "from preflight.discover.nvml_child import main; main(parent)"
+)
+
+
+class Killable(Protocol):
+    """What is needed of a process to end it."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """The exit code, None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code; raises subprocess.TimeoutExpired."""
+
+
+def child_command() -> tuple[str, ...]:
+    """Our own child, importing from exactly where this process does."""
+    return (sys.executable, "-I", "-c", _BOOTSTRAP, str(os.getpid()), *(path for path in sys.path if path))
+
+
+class NvmlRun:
+    """One reading in progress: started on creation, so that other facts can be read meanwhile; ended by close().
+
+    `command`: the program to run in the place of our child.
+    """
+
+    def __init__(self, deadline_s: float, command: Sequence[str] | None = None) -> None:
+        self.deadline_s = deadline_s
+        self._ends_at = time.monotonic() + deadline_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._fault: str | None = None
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, no shell
+                command or child_command(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._fault = f"the NVML reader can't be started: {error}"
+
+    def close(self) -> None:
+        """Leave nothing behind, whether or not anyone waited for the result."""
+        if self._process is not None:
+            end_group(self._process)
+            for pipe in (self._process.stdout, self._process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+    def result(self) -> NvmlReading:
+        """What the child found, or a reading without GPUs that says what the child did instead. Waits until the deadline."""
+        process = self._process
+        if process is None:
+            return _failed(self._fault or "the NVML reader was not started")
+        answer, complaint, closed = self._read(process)
+        code = self._wait(process) if closed else None
+        if code is None and len(answer) <= MAX_ANSWER_BYTES:
+            fault = f"NVML did not answer within {self.deadline_s:g} s: the driver hangs (see the kernel log)"
+        elif len(answer) > MAX_ANSWER_BYTES:
+            fault = f"the NVML reader wrote more than {MAX_ANSWER_BYTES // 2**20} MiB"
+        elif code is not None and code < 0:
+            fault = f"NVML killed its reader ({_signal_name(-code)})"
+        elif code:
+            last = complaint.decode("utf-8", errors="replace").strip().rpartition("\n")[2]
+            fault = f"the NVML reader ended with exit code {code}" + (f": {last}" if last else "")
+        else:
+            return _decode(answer)
+        stuck = end_group(process)
+        return _failed(fault, *([stuck] if stuck else []))
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> int | None:
+        try:
+            return process.wait(max(0.0, self._ends_at - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _read(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes, bool]:
+        """Answer, complaint, and whether the child closed both pipes before the deadline and within the limit."""
+        assert process.stdout is not None
+        assert process.stderr is not None
+        answer, complaint = bytearray(), bytearray()
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ, answer)
+            selector.register(process.stderr, selectors.EVENT_READ, complaint)
+            while selector.get_map() and len(answer) <= MAX_ANSWER_BYTES:
+                left_s = self._ends_at - time.monotonic()
+                if left_s <= 0:
+                    break
+                for key, _ in selector.select(left_s):
+                    data = os.read(key.fd, 65536)
+                    if not data:
+                        selector.unregister(key.fileobj)
+                    key.data.extend(data)
+                    del complaint[:-MAX_COMPLAINT_BYTES]
+            return bytes(answer), bytes(complaint), not selector.get_map()
+
+
+def end_group(process: Killable, reap_s: float = REAP_S) -> str | None:
+    """Kill a process with its group and reap it. A text if it would not go within reap_s: it is then left behind."""
+    if process.poll() is not None:
+        return None
+    # it may have gone by itself, or the kernel won't let us: waiting tells
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.wait(reap_s)
+    except subprocess.TimeoutExpired:
+        return f"process {process.pid} can't be killed: it hangs in the driver, and the node needs a reboot"
+    return None
+
+
+def _decode(answer: bytes) -> NvmlReading:
+    try:
+        return from_json(answer, NvmlReading)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return _failed(f"the NVML reader's answer makes no sense: {error}")
+
+
+def _failed(*faults: str) -> NvmlReading:
+    return NvmlReading(note=faults[0], problems=tuple(Problem(source="NVML", text=fault) for fault in faults))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
