@@ -16,7 +16,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     """One finding per broken rule, one PASS if none is broken."""
     if evidence.plan is None:
         return
-    faults = list(_faults(evidence.plan))
+    faults = [*_layer_faults(evidence.plan), *_size_faults(evidence.plan)]
     for subject, verdict, observed, expected, remedy in faults:
         yield Finding(
             check=NAME,
@@ -38,16 +38,12 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _faults(plan: Plan) -> Iterator[tuple[str, Verdict, str, str, str]]:
-    """(subject, verdict, observed, expected, remedy) of each broken rule."""
-    job, degrees = plan.job, plan.degrees
-    tp, cp, pp, chunks, layers = (
-        degrees["tp"],
-        degrees["cp"],
-        degrees["pp"],
-        job.parallel.virtual_stages,
-        job.model.layers,
-    )
+Fault = tuple[str, Verdict, str, str, str]  # subject, verdict, observed, expected, remedy
+
+
+def _layer_faults(plan: Plan) -> Iterator[Fault]:
+    """Rules about layers and stages."""
+    pp, chunks, layers = plan.degrees["pp"], plan.job.parallel.virtual_stages, plan.job.model.layers
     pieces = pp * chunks
     shown = f"pp {pp} x virtual_stages {chunks} = {pieces}"
     if chunks > 1 and pp == 1:
@@ -75,6 +71,12 @@ def _faults(plan: Plan) -> Iterator[tuple[str, Verdict, str, str, str]]:
             "as many layers in each piece",
             "change pp or virtual_stages, or give the framework an explicit pipeline layout",
         )
+
+
+def _size_faults(plan: Plan) -> Iterator[Fault]:
+    """Rules about micro-batches, the sequence and the hidden size."""
+    job, degrees = plan.job, plan.degrees
+    tp, cp, pp, chunks = degrees["tp"], degrees["cp"], degrees["pp"], job.parallel.virtual_stages
     micro_batches = plan.estimate.micro_batches
     if pp > 1 and chunks > 1 and micro_batches is not None and micro_batches % pp:
         yield (
