@@ -30,7 +30,7 @@ def main() -> None:
     print(f"setting up .venv with Python {sys.version.split()[0]} ({sys.executable})", flush=True)
     STAMP.unlink(missing_ok=True)
     venv.EnvBuilder(system_site_packages=inherited, clear=True, with_pip=True).create(VENV)
-    install("-e", ".[dev]", "hatchling", "editables")
+    install("-e", ".[dev]")
     if inherited:
         print(f"using the torch that {sys.executable} has", flush=True)
     elif os.environ.get("TORCH") == "none":
