@@ -10,14 +10,16 @@ def build_topology(inventory: Inventory) -> Topology:
     """NVLink domains over all nodes: the GPUs (by UUID) whose domain carries the same text, in order of discovery.
 
     A GPU that reaches no other ("none"), whose domain is unknown, or whose UUID is unknown is in no domain. None, not
-    empty, if some node's GPUs could not be found out and nothing else is known.
+    empty, if no domain was found and some node's GPUs, or some GPU's domain, could not be found out.
     """
     domains: dict[str, list[str]] = {}
     for node in inventory.nodes:
         for gpu in node.gpus or ():
             if gpu.uuid is not None and gpu.nvlink_domain not in (None, "none"):
                 domains.setdefault(str(gpu.nvlink_domain), []).append(gpu.uuid)
-    known = all(node.gpus is not None for node in inventory.nodes)
+    known = all(
+        node.gpus is not None and all(gpu.nvlink_domain is not None for gpu in node.gpus) for node in inventory.nodes
+    )
     if not domains and not (known and inventory.nodes):
         return Topology()
     return Topology(nvlink_domains={name: tuple(uuids) for name, uuids in domains.items()})
