@@ -42,11 +42,12 @@ def group_rates(measurements: Iterable[Measurement]) -> tuple[GroupRate, ...]:
 
 
 def pair_rates(measurements: Iterable[Measurement]) -> dict[tuple[int, int], float | None]:
-    """(lower rank, higher rank) -> busbw in bytes per second, median over the repeats; None: every attempt failed."""
+    """(lower rank, higher rank) -> busbw in bytes per second, median over the repeats; None: every attempt failed. Pairs that were left out are not in it."""
     found: dict[tuple[int, int], list[float]] = {}
     for measurement in measurements:
         ranks = measurement.probe.ranks
-        if measurement.probe.axis is not None or len(ranks) != 2:
+        left_out = measurement.failure is not None and measurement.failure.kind == "not_run"
+        if measurement.probe.axis is not None or len(ranks) != 2 or left_out:
             continue
         values = found.setdefault((min(ranks), max(ranks)), [])
         busbw = measurement.busbw_bytes_per_s
