@@ -50,7 +50,7 @@ class LocalAgents:
             self.processes.append(
                 subprocess.Popen(  # noqa: S603 - our own program, arguments of our own
                     [
-                        *(sys.executable, "-m", "preflight", "agent", "--name", name, "--address", "127.0.0.1"),
+                        *(*own_command(), "agent", "--name", name, "--address", "127.0.0.1"),
                         *("--port", "0", "--key-fd", str(key_read), "--parent", str(os.getpid())),
                     ],
                     pass_fds=[key_read],
@@ -92,6 +92,13 @@ class LocalAgents:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
         await asyncio.gather(*(asyncio.to_thread(_wait, process, LEAVE_S) for process in self.processes))
+
+
+def own_command() -> list[str]:
+    """This preflight by the same Python and path, not whatever lies in the working directory."""
+    bootstrap = "import sys; n = int(sys.argv[1]); sys.path[:] = sys.argv[2:2 + n]; del sys.argv[1:2 + n]; from preflight.__main__ import main; main()"
+    path = [folder for folder in sys.path if folder]
+    return [sys.executable, "-I", "-c", bootstrap, str(len(path)), *path]
 
 
 def _wait(process: subprocess.Popen[bytes], timeout_s: float) -> None:

@@ -160,9 +160,13 @@ def _end(process: subprocess.Popen[bytes], channel: Channel) -> bool:
     return True
 
 
+# -I: neither the working directory nor PYTHON* variables decide what an agent that runs as root imports; the path is ours, handed on
+_BOOTSTRAP = "import sys; *sys.path, fd, parent = sys.argv[1:]; from preflight.probe.zygote import main; main(int(fd), int(parent))"
+
+
 def zygote_command() -> list[str]:
-    """This Python, so that workers run with the torch of the environment that preflight runs in."""
-    return [sys.executable, "-m", "preflight.probe.zygote"]
+    """This Python with its path, so that workers run with the torch of the environment that preflight runs in."""
+    return [sys.executable, "-I", "-c", _BOOTSTRAP, *(path for path in sys.path if path)]
 
 
 _STATES = {"R": "running", "S": "sleeping", "D": "uninterruptible sleep", "T": "stopped", "t": "traced", "Z": "ended"}

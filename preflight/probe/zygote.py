@@ -1,4 +1,4 @@
-"""The zygote: imports torch once, then forks workers and store hosts on request. `python -m preflight.probe.zygote FD PARENT`.
+"""The zygote: imports torch once, then forks workers and store hosts on request. The agent starts it by exec; `main` is all it runs.
 
 It never touches CUDA, never joins a collective and starts no thread, so that forking stays safe. Its end of the agent's socket is FD;
 when that closes it kills its children and leaves. Children die with it (PR_SET_PDEATHSIG), and it dies with the agent.
@@ -141,7 +141,3 @@ class _Zygote:
         for pid in self.tickets:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
