@@ -15,7 +15,7 @@ from preflight.errors import ConfigError, TransportError, WorldError
 from preflight.fleet import api, blame
 from preflight.fleet.backend import Choice, choose_backend
 from preflight.fleet.client import AgentClient, new_session
-from preflight.fleet.rounds import RoundResult, RoundRunner
+from preflight.fleet.rounds import RoundResult, RoundRunner, cut_short
 from preflight.fleet.task import Outcome, Progress, Request, Stopped, coverage_of, describe
 from preflight.model import Evidence, Failure, Incident, Inventory, Measurement, Node, Plan, Settings
 from preflight.plan.build import build_plan
@@ -25,17 +25,18 @@ T = TypeVar("T")
 
 DISCOVER_S = 30.0
 START_S = 90.0  # importing torch from a cold network file system takes tens of seconds
-END_S = 8.0  # kept back from the budget: ending workers, judging, writing
+END_S = 8.0  # kept back from the budget: ending workers (3 s) and local agents (4 s), judging, writing
+END_CALL_S = 3.0
 
 
 class Coordinator:
     """One run, from dialling to the evidence."""
 
-    def __init__(self, request: Request, progress: Progress) -> None:
+    def __init__(self, request: Request, progress: Progress, interrupted: asyncio.Event) -> None:
         self.request = request
         self.progress = progress
         self.began = time.monotonic()
-        self.interrupted = asyncio.Event()
+        self.interrupted = interrupted
         self.clients: dict[str, AgentClient] = {}
         self.nodes: list[Node] = []
         self.choice: Choice | None = None
@@ -87,6 +88,7 @@ class Coordinator:
         finally:
             signal.cancel()
             task.cancel()
+            await asyncio.wait([task], timeout=2)
 
     async def _discover(self, session: aiohttp.ClientSession) -> None:
         deadline_s = max(1.0, min(DISCOVER_S, self.left_s()))
@@ -99,7 +101,7 @@ class Coordinator:
         replies = await self._unless_interrupted(_gather(calls))
         for address, client, reply in zip(self.request.agents, clients, replies, strict=True):
             if isinstance(reply, api.DiscoverReply):
-                self.nodes.append(msgspec.structs.replace(reply.node, name=address.name))
+                self.nodes.append(renamed(reply.node, address.name))
                 self.clients[address.name] = client
             else:
                 self.nodes.append(Node(name=address.name, gpu_note="the agent could not be asked"))
@@ -182,7 +184,7 @@ class Coordinator:
             here = tuple(probe for probe in probes if not self.left_out.keys() & set(probe.ranks))
             self._not_run([probe for probe in probes if probe not in here])
             if here:
-                if self.left_s() < seconds_of(here) + 1:
+                if self.left_s() < 3 * seconds_of(here) + 2:
                     break  # what the budget didn't reach is coverage
                 self.progress(describe(here), done_s, total_s)
                 await self._round_with_retries(here)
@@ -222,7 +224,10 @@ class Coordinator:
         assert self.plan
         if not probes or self.left_s() < 1:
             return []
-        result: RoundResult = await self._unless_interrupted(self.runner.run(probes, self.left_s()))
+        left_s = self.left_s()
+        result: RoundResult = await self._unless_interrupted(self.runner.run(probes, left_s))
+        if left_s < self.runner.longest_s(probes):
+            result = cut_short(result)
         self.measurements += result.measurements
         for incident in result.incidents:
             self._note(incident)
@@ -234,7 +239,7 @@ class Coordinator:
         for incident in result.incidents:
             if incident.kind == "worker_not_started" and incident.rank is not None:
                 self.left_out.setdefault(incident.rank, "its worker could not be replaced")
-        return [measurement for measurement in result.measurements if measurement.failure]
+        return [m for m in result.measurements if m.failure and m.failure.kind != "not_run"]
 
     def _note(self, incident: Incident) -> None:
         at_s = round(time.monotonic() - self.began, 3)
@@ -242,7 +247,7 @@ class Coordinator:
 
     async def _end(self) -> None:
         request = api.EndRequest(run_id=self.request.run_id)
-        calls = (client.call("/v1/end", request, api.EndReply, END_S - 2) for client in self.clients.values())
+        calls = (client.call("/v1/end", request, api.EndReply, END_CALL_S) for client in self.clients.values())
         for reply in await _gather(calls):
             if isinstance(reply, api.EndReply):
                 for incident in reply.incidents:
@@ -272,6 +277,23 @@ class Coordinator:
             phases_s=self.phases_s,
             stopped=stopped,
         )
+
+
+def renamed(node: Node, name: str) -> Node:
+    """The node under the coordinator's name for it. Domains that are named after the node follow, or two nodes that call
+    themselves alike would seem to share NVLinks.
+    """
+    gpus = node.gpus and tuple(
+        msgspec.structs.replace(gpu, nvlink_domain=_renamed_domain(gpu.nvlink_domain, node.name, name))
+        for gpu in node.gpus
+    )
+    return msgspec.structs.replace(node, name=name, gpus=gpus)
+
+
+def _renamed_domain(domain: str | None, old: str, new: str) -> str | None:
+    if domain is not None and (domain == old or domain.startswith(f"{old}:")):
+        return new + domain[len(old) :]
+    return domain
 
 
 async def _gather(calls: Any) -> list[Any]:

@@ -16,7 +16,7 @@ import msgspec
 from preflight.errors import ProbeError
 
 START_S = 30.0  # imports of aiohttp and psutil: 0.5 s, more on a cold or busy machine
-LEAVE_S = 6.0  # an agent kills and reaps its workers within 3 s
+LEAVE_S = 4.0  # an agent kills and reaps its workers within 3 s
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):

@@ -78,19 +78,19 @@ def run(
 
 
 async def _gather(request: Request, num_local: int, progress: Progress) -> Outcome:
-    began = time.monotonic()
+    began, interrupted = time.monotonic(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupted.set)
     local = LocalAgents(request.key)
     try:
         if num_local:
             progress("starting agents", 0, 1)
             request = msgspec.structs.replace(request, agents=await local.start(num_local))
-        coordinator = Coordinator(request, progress)
+        coordinator = Coordinator(request, progress, interrupted)
         coordinator.began = began
         if num_local:
             coordinator.phases_s["starting agents"] = time.monotonic() - began
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, coordinator.interrupted.set)
         return await coordinator.run()
     finally:
         await local.stop()
