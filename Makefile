@@ -1,7 +1,8 @@
 # Every target sets up what it needs on a fresh machine with Python 3.10+ and make. See `make help`.
-#   PYTHON=...         the Python to use (default: python3 if it is 3.10 or newer, else python3.13 to python3.10)
-#   TORCH=none|cuda    go on without torch, or allow the CUDA build (several GB); default: one that is there, else the CPU build
+#   PYTHON=...         the Python to use (default: the one of last time, else python3 if it is 3.10 or newer, else python3.13 to python3.10)
+#   TORCH=none|cuda    go on without torch, or load the CUDA build (several GB); default: one that is there, else the CPU build
 #   TORCH_INDEX=URL    take torch from this package index
+#                      (all three are remembered; `make clean` forgets them)
 #   STRICT=1           make test: what can't be run here (GPU aside) is a failure, not an omission
 
 RUN = .venv/bin/python -m
@@ -10,6 +11,7 @@ TESTS = $(RUN) pytest $(if $(STRICT),--no-omissions)
 .PHONY: help setup demo test check format soak bench bundle clean
 
 help:
+	@echo "make setup   the virtual environment in .venv; the other targets call it"
 	@echo "make demo    set up, then measure and judge this machine as 2 nodes x 4 workers"
 	@echo "make test    set up, then run the tests that this machine can run, and list the rest"
 	@echo "make check   format, lint, types, architecture"
@@ -43,7 +45,7 @@ bench: setup
 	@$(TESTS) -m bench -s
 
 bundle: setup
-	@$(RUN) pip --version >/dev/null && .venv/bin/python deploy/bundle/build.py
+	@.venv/bin/python deploy/bundle/build.py
 
 clean:
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis preflight-run

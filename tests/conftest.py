@@ -7,23 +7,24 @@ from pathlib import Path
 
 import pytest
 
+PACKAGES = Path(__file__).with_name("debian-packages.txt")  # .ci/run installs these
 OMITTED = pytest.StashKey[dict[str, list[str]]]()
 
 
 def missing(mark: pytest.Mark) -> str | None:
-    """How to get what a marked test needs, None if it is there."""
+    """What a marked test needs and how to get it, None if it is there."""
     if mark.name == "fabric" and importlib.util.find_spec("torch") is None:
-        return "torch: make setup TORCH_INDEX=URL, or TORCH=cuda"
+        return "torch: make setup TORCH_INDEX=URL, or make setup TORCH=cuda"
     if mark.name == "cc" and shutil.which("cc") is None:
         return "a C compiler: apt-get install gcc libc6-dev"
     if mark.name == "root" and os.geteuid() != 0:
-        return "root"
+        return "root: run make test as root"
     if mark.name == "debian":
         package, *programs = mark.args
         if not all(shutil.which(program) for program in programs or [package]):
             return f"Debian package {package}: apt-get install {package}"
-    if mark.name == "gpu" and not Path("/proc/driver/nvidia").exists():
-        return "an NVIDIA GPU"
+    if mark.name == "gpu" and not (Path("/proc/driver/nvidia").exists() or Path("/dev/nvidiactl").exists()):
+        return "an NVIDIA GPU: run make test on a machine that has one"
     return None
 
 
@@ -36,7 +37,11 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Soak and bench run only when asked for by name."""
+    """Soak and bench run only when asked for by name. A Debian package that no list names would never be installed."""
+    known = PACKAGES.read_text().split()
+    for mark in (mark for item in items for mark in item.iter_markers("debian")):
+        if mark.args[0] not in known:
+            raise pytest.UsageError(f"tests need the Debian package {mark.args[0]}, which {PACKAGES} does not list")
     asked = config.option.markexpr
     left = [item for item in items if not any(item.get_closest_marker(m) and m not in asked for m in ("soak", "bench"))]
     config.hook.pytest_deselected(items=[item for item in items if item not in left])
@@ -51,7 +56,7 @@ def pytest_runtest_setup(item):
         if item.config.getoption("no_omissions") and mark.name != "gpu":
             pytest.fail(f"left out, which --no-omissions forbids; it needs {how}", pytrace=False)
         item.config.stash[OMITTED].setdefault(how, []).append(item.nodeid)
-        pytest.skip(f"needs {how}")
+        pytest.skip(f"left out: it needs {how}")
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -59,7 +64,8 @@ def pytest_terminal_summary(terminalreporter, config):
     if omitted:
         terminalreporter.section("left out on this machine")
         for how, tests in sorted(omitted.items()):
-            terminalreporter.write_line(f"{len(tests)} tests need {how}")
+            count = "1 test needs" if len(tests) == 1 else f"{len(tests)} tests need"
+            terminalreporter.write_line(f"{count} {how}")
 
 
 def pytest_report_header():

@@ -1,6 +1,7 @@
 """The arrows and gates of the project, read from the import statements; and limits on size, and calls that we never make."""
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,7 @@ GATES = {
     "click": ("preflight/cli/",),
     "rich": ("preflight/cli/", "preflight/report/"),
 }
+UNGATED = {"msgspec", "numpy"}  # the other third-party modules; a new one needs a place in GATES or here
 LATE = {
     "numpy",
     "torch",
@@ -45,19 +47,12 @@ LATE = {
     "pynvml",
 }  # only inside functions, except torch in probe/ (which itself is imported late)
 NEVER = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
-IMPURE = {
-    "os",
-    "sys",
-    "time",
-    "subprocess",
-    "logging",
-    "socket",
-    "random",
-    "datetime",
-    "pathlib",
-    "threading",
-    "asyncio",
-    "io",
+# what a check may not reach: clock, processes, files, the machine, chance
+IMPURE = {"os", "sys", "time", "datetime", "subprocess", "threading", "asyncio", "multiprocessing"} | {
+    *("logging", "socket", "random", "secrets", "pathlib", "io", "platform", "urllib", "http", "sqlite3", "importlib")
+}
+CALLS = {"eval", "exec", "__import__", "torch.load", "tempfile.mktemp"} | {
+    *("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput", "asyncio.create_subprocess_shell")
 }
 TORCHLESS = ("schedule", "messages", "process", "__init__")  # files of probe/ that agents and coordinators import
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 60
@@ -68,8 +63,13 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:
     for node, top in walk(tree, top=True):
         if isinstance(node, ast.Import):
             yield from ((alias.name, top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            yield "." * node.level + (node.module or ""), top
         elif isinstance(node, ast.ImportFrom):
             yield node.module or "", top
+            yield from (
+                (f"{node.module}.{alias.name}", top) for alias in node.names if f"{node.module}.{alias.name}" in CALLS
+            )
             if node.module == "preflight":
                 yield from ((f"preflight.{alias.name}", top) for alias in node.names)
 
@@ -94,27 +94,38 @@ def faults(path: str, source: str) -> list[str]:
 
 
 def import_faults(path: str, module: str, *, top: bool) -> Iterator[str]:
-    first, part = module.partition(".")[0], part_of(path)
-    if first == "preflight":
-        target = [*module.split("."), "__init__"][1]
-        allowed = {"model"} if path.startswith("checks/") else MAY_IMPORT[part]
-        if target not in allowed | {"__init__", "__version__"}:
-            yield f"{part} imports {module}"
-    if first == "preflight_checks" and not path.startswith("checks/"):
-        yield f"{part} imports a check"
-    if path.startswith("checks/") and first in IMPURE:
+    first = module.partition(".")[0]
+    if not first:
+        yield f"relative import of {module}: say preflight..., so that arrows can be read"
+    elif first in {"preflight", "preflight_checks"}:
+        yield from arrow_faults(path, module)
+    elif path.startswith("checks/") and first in {*IMPURE, *GATES, *UNGATED}:
         yield f"a check imports {module}"
-    if path.startswith("checks/") and first in {*GATES, "numpy", "msgspec"}:
-        yield f"a check imports {module}"
+    yield from library_faults(path, module, top=top)
+
+
+def arrow_faults(path: str, module: str) -> Iterator[str]:
+    part, target = part_of(path), [*module.split("."), "__init__"][1]
+    if module.startswith("preflight_checks"):
+        if not path.startswith("checks/"):
+            yield f"{part} imports a check"
+    elif target not in ({"model"} if path.startswith("checks/") else MAY_IMPORT[part]) | {"__init__", "__version__"}:
+        yield f"{part} imports {module}"
+
+
+def library_faults(path: str, module: str, *, top: bool) -> Iterator[str]:
+    first = module.partition(".")[0]
+    if first not in sys.stdlib_module_names | {"", "preflight", "preflight_checks", *GATES, *UNGATED}:
+        yield f"{module} has no place in the list of libraries"
+    if first in NEVER or module in CALLS:
+        yield f"{module} is never imported"
     if first in GATES and not path.startswith(GATES[first]):
         yield f"{module} outside its gate"
-    if part == "model" and first in {*GATES, "numpy"}:
-        yield f"model imports {module}"
+    if path.startswith("preflight/model/") and first in {*GATES, "numpy"}:
+        yield f"model imports {module}: it knows msgspec and the standard library"
     in_probe = path.startswith("preflight/probe/") and Path(path).stem not in TORCHLESS
     if top and first in LATE and not (first == "torch" and in_probe) and path != "preflight/statistics.py":
         yield f"{module} at module level"
-    if first in NEVER:
-        yield f"{module} is never imported"
 
 
 def call_faults(tree: ast.AST) -> Iterator[str]:
@@ -123,7 +134,7 @@ def call_faults(tree: ast.AST) -> Iterator[str]:
             continue
         name = ast.unparse(node.func)
         pickles = name.endswith(("_object", "_object_list"))  # torch's object collectives
-        if pickles or name in {"eval", "exec", "os.system", "os.popen", "torch.load", "tempfile.mktemp"}:
+        if pickles or name in CALLS:
             yield f"calls {name}"
         if any(
             k.arg == "shell" and not (isinstance(k.value, ast.Constant) and k.value.value is False)
@@ -144,18 +155,49 @@ def size_faults(tree: ast.AST, source: str) -> Iterator[str]:
 
 
 def part_of(path: str) -> str:
-    parts = Path(path).with_suffix("").parts
-    return parts[1]
+    """The folder, or the file, right under preflight/ or checks/."""
+    return Path(path).with_suffix("").parts[1]
 
 
-SOURCES = sorted(
-    p.relative_to(ROOT).as_posix() for folder in ("preflight", "checks") for p in (ROOT / folder).rglob("*.py")
-)
+def python_files(*folders: str) -> list[str]:
+    return sorted(p.relative_to(ROOT).as_posix() for folder in folders for p in (ROOT / folder).rglob("*.py"))
+
+
+SOURCES = python_files("preflight", "checks")
 
 
 @pytest.mark.parametrize("path", SOURCES)
 def test_a_file_keeps_to_the_architecture(path):
     assert faults(path, (ROOT / path).read_text()) == []
+
+
+@pytest.mark.parametrize("path", python_files("deploy", "tests"))
+def test_scripts_and_tests_are_short_and_use_no_shell(path):
+    source = (ROOT / path).read_text()
+    tree = ast.parse(source)
+    allowed = {"calls exec"} if path.startswith("tests/") else set()  # examples of the documentation are tried
+    assert [fault for fault in (*call_faults(tree), *size_faults(tree, source)) if fault not in allowed] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("preflight/plan/x.py", "import json\nfrom preflight.model import Plan\nfrom preflight.plan import layout"),
+        ("preflight/plan/x.py", "def f():\n    import numpy as np\n    from preflight.errors import ConfigError"),
+        ("preflight/probe/collectives.py", "import torch"),
+        (
+            "preflight/fleet/x.py",
+            "import aiohttp\nfrom preflight.probe import schedule\nfrom preflight.judge import run",
+        ),
+        ("preflight/cli/x.py", "import click\ndef f():\n    from preflight.fleet import run"),
+        ("preflight/model/x.py", "import re\nimport msgspec\nfrom preflight.model.base import Noun"),
+        ("checks/preflight_checks/x.py", "import math\nimport statistics\nfrom preflight.model import Check"),
+        ("preflight/fleet/x.py", "import subprocess\nsubprocess.run(['x'], shell=False)"),
+        ("preflight/plan/x.py", "x = 1\n" * 400),
+    ],
+)
+def test_what_is_allowed_is_not_a_fault(path, source):
+    assert faults(path, source) == []
 
 
 @pytest.mark.parametrize(
@@ -164,6 +206,11 @@ def test_a_file_keeps_to_the_architecture(path):
         ("preflight/plan/x.py", "from preflight.probe import schedule"),
         ("preflight/judge/x.py", "import preflight.report.console"),
         ("preflight/discover/x.py", "from preflight import plan"),
+        ("preflight/discover/x.py", "from ..plan import layout"),
+        ("preflight/discover/x.py", "from preflight.fleet.auth import sign"),
+        ("preflight/statistics.py", "from preflight.plan import layout"),
+        ("preflight/model/x.py", "import click"),
+        ("preflight/plan/x.py", "import requests"),
         ("preflight/model/x.py", "from preflight.errors import ConfigError"),
         ("preflight/model/x.py", "def f():\n    import numpy"),
         ("preflight/judge/x.py", "from preflight_checks import CHECKS"),
@@ -180,7 +227,17 @@ def test_a_file_keeps_to_the_architecture(path):
         ("preflight/plan/x.py", "import numpy as np"),
         ("preflight/fleet/x.py", "import pickle"),
         ("preflight/fleet/x.py", "import subprocess\nsubprocess.run('x', shell=True)"),
+        ("preflight/fleet/x.py", "from subprocess import getoutput"),
+        ("preflight/fleet/x.py", "import os\nos.system('x')"),
+        ("preflight/fleet/x.py", "from os import system"),
         ("preflight/fleet/x.py", "eval('1')"),
+        ("preflight/fleet/x.py", "from pickle import loads"),
+        ("preflight/fleet/x.py", "import rich"),
+        ("preflight/fleet/x.py", "import prometheus_client"),
+        ("preflight/report/x.py", "import rich"),
+        ("preflight/report/x.py", "import yaml"),
+        ("checks/preflight_checks/x.py", "import numpy"),
+        ("checks/preflight_checks/x.py", "from preflight.errors import ConfigError"),
         ("preflight/probe/x.py", "import torch\ntorch.load('x')"),
         ("preflight/probe/x.py", "dist.all_gather_object([], 1)"),
         ("preflight/plan/x.py", "x = 1\n" * 401),
