@@ -104,7 +104,8 @@ def _entries_by_importlib(seen: set[str]) -> Iterator[_Entry]:
     from importlib.metadata import distributions
 
     for distribution in distributions():
-        name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "unnamed").lower()
+        named = "Name" in distribution.metadata  # asking for a header that is missing warns from Python 3.12 on
+        name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] if named else "unnamed").lower()
         if name not in seen:
             seen.add(name)
             yield from (_Entry(name, ep.name, ep.value) for ep in distribution.entry_points if ep.group == GROUP)

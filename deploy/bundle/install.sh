@@ -49,7 +49,7 @@ if [ "$into_current" = yes ]; then
 import re
 from importlib.metadata import distributions
 
-for name, version in sorted({(d.metadata["Name"], d.version) for d in distributions() if d.metadata["Name"]}):
+for name, version in sorted({(d.metadata["Name"], d.version) for d in distributions() if "Name" in d.metadata}):
     if re.sub("[-_.]+", "-", name).lower() not in ("cluster-preflight", "pip") and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+!-]*", version or ""):
         print(f"{name}=={version}")
 PYTHON

@@ -97,10 +97,10 @@ def installed_torch() -> Path | None:
     return Path(found.origin).parent if found and found.origin else None
 
 
-def pip(*arguments: str) -> int:
-    """The exit code of the environment's pip."""
+def pip(*arguments: str, quiet: bool = False) -> int:
+    """The exit code of the environment's pip; its messages are shown, unless a failure is an answer too."""
     command = [str(VENV / "bin" / "python"), "-m", "pip", *arguments]
-    return subprocess.run(command, check=False, timeout=3600).returncode
+    return subprocess.run(command, check=False, timeout=3600, stderr=subprocess.DEVNULL if quiet else None).returncode
 
 
 def install(*packages: str) -> None:
@@ -124,10 +124,10 @@ def get_torch(torch: str, torch_index: str) -> None:
         return
     if not has_gpu():
         print(f"looking for the CPU build of torch ({CPU_TORCH}: about 200 MB to load, 1.1 GB on disk)", flush=True)
-        if pip("install", "--quiet", "--disable-pip-version-check", "--dry-run", CPU_TORCH) == 0:
+        if pip("install", "--quiet", "--disable-pip-version-check", "--dry-run", CPU_TORCH, quiet=True) == 0:
             install(CPU_TORCH)
             return
-        print("the package index that pip is set up for has no such build for this Python", flush=True)
+        print("pip finds no such build for this Python on the package index that it is set up for", flush=True)
     print("what pip would load otherwise is torch with CUDA: several GB", flush=True)
     if wants_cuda():
         install("torch")
