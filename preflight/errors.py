@@ -7,6 +7,7 @@
         DiscoveryError      a node, or a device of it, could not be read
         ProbeError          workers or collectives could not be started
         TransportError      an agent could not be reached, or refused, or answered nonsense
+          AgentBusy         an agent works for another run
 
 Our own mistakes are assertions, never one of these.
 """
@@ -54,3 +55,7 @@ class ProbeError(WorldError):
 
 class TransportError(WorldError):
     """An agent could not be reached in time, refused, or answered with something that is not an answer."""
+
+
+class AgentBusy(TransportError):  # noqa: N818 - a state of the agent
+    """An agent works for another run: no fault of its node."""

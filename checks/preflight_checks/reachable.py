@@ -1,10 +1,11 @@
 """Every rank answers, and reaches its partners.
 
-A rank that fails again with another partner is at fault. One that failed once, and worked after its worker was replaced, is UNKNOWN: something stopped it, and
-a job would have hung there. Two ranks that only fail with each other point at the path between them.
+A rank that fails with two different partners, and not only across one route, is at fault. One that failed, and worked after its worker was replaced, is UNKNOWN: something
+stopped it, and a job would have hung there. Two ranks that fail with each other and work with others point at the path between them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from preflight.model import Check, Evidence, Finding, Incident, Measurement, Part, Verdict
 from preflight.model.hostlist import fold_numbers
@@ -18,51 +19,87 @@ _NAMED = {
 }
 
 
+class _Story(NamedTuple):
+    """What happened to one rank: what its agent saw, its measurements in the order in which they were made, and the positions among them
+    of the failures that point at it.
+    """
+
+    rank: Rank
+    incidents: tuple[Incident, ...]
+    own: tuple[Measurement, ...]
+    troubles: tuple[int, ...]
+
+    @property
+    def recovered(self) -> bool:
+        return any(m.samples for m in self.own[max(self.troubles, default=-1) + 1 :])
+
+    @property
+    def partners(self) -> set[tuple[int, ...]]:
+        return {tuple(r for r in self.own[i].probe.ranks if r != self.rank.rank) for i in self.troubles}
+
+
 def judge(evidence: Evidence) -> Iterator[Finding]:
     """One finding for each lost node, each rank with a history, each pair that only fails together; one for all the rest."""
     assert evidence.plan is not None
     assert evidence.measurements is not None
     ranks = evidence.plan.placement.ranks
-    lost = {i.node: i for i in evidence.incidents if i.node and (i.kind == "agent_lost" or _started_none(i))}
-    everywhere = all(rank.node in lost and _started_none(lost[rank.node]) for rank in ranks)
-    if everywhere:
-        yield _environment(tuple(lost.values()))
+    lost = {i.node: i for i in reversed(evidence.incidents) if i.node and i.kind == "agent_lost"}
+    idle = {node: i for node, i in _idle_nodes(evidence.incidents, ranks) if node not in lost}
+    nowhere = not any(m.samples for m in evidence.measurements)
+    if idle and nowhere and all(rank.node in idle or rank.node in lost for rank in ranks):
+        yield _environment(tuple(idle.values()))
     else:
-        yield from (_lost_node(node, incident, ranks) for node, incident in lost.items())
-    judged = {rank.rank for rank in ranks if rank.node in lost}
-    for rank in ranks:
-        if rank.rank in judged:
-            continue
-        finding = _rank(rank, evidence.incidents, evidence.measurements)
+        yield from (_lost_node(node, incident, ranks, idle=True) for node, incident in idle.items())
+    yield from (_lost_node(node, incident, ranks, idle=False) for node, incident in lost.items())
+    judged = {rank.rank for rank in ranks if rank.node in lost or rank.node in idle}
+    stories = [_story(rank, evidence.incidents, evidence.measurements) for rank in ranks if rank.rank not in judged]
+    persisting = {subject for subject, tries in _by_subject(evidence.measurements).items() if _persists(tries)}
+    for story in stories:
+        finding = _rank(story, persisting, ranks)
         if finding is not None:
-            judged.add(rank.rank)
+            judged.add(story.rank.rank)
             yield finding
-    pairs = tuple(_paths(evidence.measurements, judged))
-    yield from pairs
-    for incident in evidence.incidents:
-        if incident.kind == "store_lost":
-            yield Finding(
-                check="reachable",
-                subject=incident.node or "rendezvous",
-                verdict=Verdict.UNKNOWN,
-                observed=f"the rendezvous of a round could not be hosted: {incident.text}",
-                expected="a node can host the rendezvous of a round",
-                remedy="look at the agent's log on that node",
-            )
-    good = [rank for rank in ranks if rank.rank not in judged]
+    yield from _paths(evidence.measurements, judged)
+    yield from _others(evidence.incidents)
+    good = [story.rank for story in stories if story.rank.rank not in judged and not story.troubles]
     if good:
-        nodes = {rank.node for rank in good}
         yield Finding(
             check="reachable",
             subject="ranks",
             verdict=Verdict.PASS,
-            observed=f"{len(good)} of {len(ranks)} ranks on {len(nodes)} nodes answered every time",
+            observed=f"{len(good)} of {len(ranks)} ranks on {len({r.node for r in good})} nodes answered every time",
             expected="every rank answers and reaches its partners",
         )
 
 
-def _started_none(incident: Incident) -> bool:
-    return incident.kind == "worker_not_started" and incident.rank is None
+def _story(rank: Rank, incidents: Iterable[Incident], measurements: Iterable[Measurement]) -> _Story:
+    # a budget that ended is nobody's fault
+    mine = tuple(i for i in incidents if i.rank == rank.rank and i.kind != "budget_ended")
+    own = tuple(m for m in measurements if rank.rank in m.probe.ranks)
+    keys = {incident.probe for incident in mine}
+    troubles = tuple(
+        i
+        for i, m in enumerate(own)
+        if m.failure and m.failure.kind != "not_run" and (m.failure.rank == rank.rank or m.probe.key in keys)
+    )
+    return _Story(rank, mine, own, troubles)
+
+
+def _idle_nodes(incidents: Iterable[Incident], ranks: Iterable[Rank]) -> Iterator[tuple[str, Incident]]:
+    """Nodes whose agent answered and could start no worker, or none of those that it has to start again."""
+    whole, single = {}, {}
+    for incident in incidents:
+        if incident.kind == "worker_not_started" and incident.node:
+            if incident.rank is None:
+                whole[incident.node] = incident
+            else:
+                single[incident.rank] = incident
+    for node in dict.fromkeys(rank.node for rank in ranks):
+        mine = [single.get(rank.rank) for rank in ranks if rank.node == node]
+        if node in whole:
+            yield node, whole[node]
+        elif mine[0] and len(mine) > 1 and all(mine):
+            yield node, mine[0]
 
 
 def _environment(incidents: tuple[Incident, ...]) -> Finding:
@@ -78,102 +115,139 @@ def _environment(incidents: tuple[Incident, ...]) -> Finding:
     )
 
 
-def _lost_node(node: str, incident: Incident, ranks: tuple[Rank, ...]) -> Finding:
+def _lost_node(node: str, incident: Incident, ranks: tuple[Rank, ...], *, idle: bool) -> Finding:
     mine = fold_numbers(rank.rank for rank in ranks if rank.node == node)
+    cause = "it could start no worker" if idle else "is it up, does the agent run there, is its port open"
     return Finding(
         check="reachable",
         subject=node,
         verdict=Verdict.FAIL,
         observed=f"ranks {mine}: {incident.text} ({incident.phase}, {incident.at_s:.1f} s after the start)",
         expected="the node's agent answers, and starts its workers",
-        remedy=f"look at {node}: "
-        + (
-            "it could start no worker, others could"
-            if _started_none(incident)
-            else "is it up, does the agent run there, is its port open"
-        )
-        + "; leave it out until then",
+        remedy=f"look at {node}: {cause}; leave it out until then",
         blames=Part(kind="node", name=node, confidence="likely"),
     )
 
 
-def _rank(rank: Rank, incidents: Iterable[Incident], measurements: Iterable[Measurement]) -> Finding | None:
-    mine = [incident for incident in incidents if incident.rank == rank.rank]
-    own = [m for m in measurements if rank.rank in m.probe.ranks]
-    bad = [m for m in own if m.failure and m.failure.kind != "not_run" and m.failure.rank == rank.rank]
-    partners = {other for m in bad for other in m.probe.ranks if other != rank.rank}
+def _rank(story: _Story, persisting: set[str], placed: Sequence[Rank]) -> Finding | None:
+    rank, mine, bad = story.rank, story.incidents, [story.own[i] for i in story.troubles]
     if not mine and not bad:
-        return None if any(m.samples for m in own) else _unseen(rank, own)
-    # what came after the last sign of trouble decides: measurements stand in the order in which they were made
-    last_bad = max((i for i, m in enumerate(own) if m in bad), default=-1)
-    recovered = any(m.samples for m in own[last_bad + 1 :])
-    texts = "; ".join(dict.fromkeys([i.text for i in mine] or [m.failure.text for m in bad if m.failure]))
+        return None if any(m.samples for m in story.own) else _unseen(story)
     started = not any(i.kind == "worker_not_started" for i in mine)
-    certain = not started or (not recovered and len(bad) > 1)
+    subjects = {m.probe.subject for m in bad}
+    if started and story.recovered and len(subjects) == 1 and subjects <= persisting:
+        return None  # it fails in one pair or group only: that is what to look at
+    texts = "; ".join(dict.fromkeys([i.text for i in mine] or [m.failure.text for m in bad if m.failure]))
+    certain = not started or (not story.recovered and len(story.partners) > 1 and not _one_route(story, placed))
+    often = f" {len(bad)} times" if len(bad) > 1 else " once"
     when = f" ({mine[0].phase}, {mine[0].at_s:.1f} s after the start)" if mine else ""
+    with_whom = f", with {len(story.partners)} different partners" if len(story.partners) > 1 else ""
     happened = ", ".join(dict.fromkeys(_NAMED.get(i.kind, i.kind) for i in mine)) or "did not come"
-    if recovered and started:
-        return Finding(
-            check="reachable",
-            subject=f"rank {rank.rank}",
-            verdict=Verdict.UNKNOWN if mine else Verdict.WARN,
-            observed=f"rank {rank.rank} on {rank.node} {happened} once{when}, then worked when it was repeated: {texts}",
-            expected="every rank answers every time",
-            remedy="run again; if it happens again on this node, leave the node out",
-            evidence=tuple(m.probe.key for m in bad),
-        )
-    again = f", with {len(partners)} different partners" if len(partners) > 1 else ""
+    told = f"rank {rank.rank} on {rank.node} {happened}{often}{when}{with_whom}"
+    verdict, blames = Verdict.UNKNOWN, None
+    if certain:
+        verdict = Verdict.FAIL
+        blames = Part(kind="rank", name=f"rank {rank.rank} on {rank.node}", confidence="likely")
+        remedy = f"leave {rank.node} out, and look at its local rank {rank.local_rank}"
+    elif story.recovered and started:
+        told += ", then worked again"
+        verdict = Verdict.UNKNOWN if mine or subjects & persisting else Verdict.WARN
+        remedy = "run again; if it happens again on this node, leave the node out"
+    elif len(story.partners) > 1:
+        remedy = "it failed across one route only, which may be what is at fault: run again with a third node"
+    else:
+        remedy = "run again: there was no other partner to try it with"
     return Finding(
         check="reachable",
         subject=f"rank {rank.rank}",
-        verdict=Verdict.FAIL if certain else Verdict.UNKNOWN,
-        observed=f"rank {rank.rank} on {rank.node} {happened}{when}{again}: {texts}",
+        verdict=verdict,
+        observed=f"{told}: {texts}",
         expected="every rank answers and reaches its partners",
-        remedy=f"leave {rank.node} out, and look at its local rank {rank.local_rank}"
-        if certain
-        else "run again: there was no chance to repeat it",
-        blames=Part(kind="rank", name=f"rank {rank.rank} on {rank.node}", confidence="likely") if certain else None,
+        remedy=remedy,
+        blames=blames,
         evidence=tuple(m.probe.key for m in bad),
     )
 
 
-def _unseen(rank: Rank, own: list[Measurement]) -> Finding:
-    why = next((m.failure.text for m in own if m.failure), "no probe of it was run")
+def _one_route(story: _Story, placed: Sequence[Rank]) -> bool:
+    """Whether it only failed to come to ranks of one other node, and its own agent saw nothing: then the route between the nodes explains as much."""
+    nodes = {placed[other].node for partners in story.partners for other in partners}
+    return not story.incidents and len(nodes) == 1 and story.rank.node not in nodes
+
+
+def _unseen(story: _Story) -> Finding:
+    why = next((m.failure.text for m in story.own if m.failure), "no probe of it was run")
     return Finding(
         check="reachable",
-        subject=f"rank {rank.rank}",
+        subject=f"rank {story.rank.rank}",
         verdict=Verdict.UNKNOWN,
-        observed=f"rank {rank.rank} on {rank.node} was never measured: {why}",
+        observed=f"rank {story.rank.rank} on {story.rank.node} was never measured: {why}",
         expected="every rank answers and reaches its partners",
         remedy="give a larger --budget, or run again",
     )
 
 
-def _paths(measurements: Iterable[Measurement], judged: set[int]) -> Iterator[Finding]:
-    """Pairs and groups that failed and blame none of their ranks."""
-    by_subject: dict[str, list[Measurement]] = {}
+def _by_subject(measurements: Iterable[Measurement]) -> dict[str, list[Measurement]]:
+    """What was tried of each pair and group, in order."""
+    tries: dict[str, list[Measurement]] = {}
     for m in measurements:
-        kind = m.failure.kind if m.failure else None
-        if kind != "not_run" and not judged.intersection(m.probe.ranks):
-            by_subject.setdefault(m.probe.subject, []).append(m)
+        if m.failure is None or m.failure.kind != "not_run":
+            tries.setdefault(m.probe.subject, []).append(m)
+    return tries
+
+
+def _persists(tries: Sequence[Measurement]) -> bool:
+    """It failed more than once, and at the end."""
+    return tries[-1].failure is not None and len([m for m in tries if m.failure]) > 1
+
+
+def _paths(measurements: Sequence[Measurement], judged: set[int]) -> Iterator[Finding]:
+    """Pairs and groups that failed and blame none of their ranks."""
+    by_subject = _by_subject(measurements)
     for subject, tries in by_subject.items():
         failures = [m.failure for m in tries if m.failure]
-        if not failures:
+        ranks = tries[0].probe.ranks
+        if not failures or judged.intersection(ranks):
             continue
-        persists = tries[-1].failure is not None and len(failures) > 1
-        pair = tries[0].probe.axis is None
+        proven = all(_works_elsewhere(rank, subject, by_subject) for rank in ranks)
+        blamed = _persists(tries) and proven and tries[0].probe.axis is None
+        remedy = "it worked when it was repeated: run again if it matters"
+        if _persists(tries):
+            remedy = "look at the route between its ranks (firewall, interface, cable)"
+            remedy = f"its ranks work with others: {remedy}" if proven else f"run again, and {remedy}"
+        elif tries[-1].failure:
+            remedy = "run again: there was no chance to repeat it"
         yield Finding(
             check="reachable",
             subject=subject,
-            verdict=(Verdict.FAIL if pair else Verdict.UNKNOWN) if persists else Verdict.WARN,
+            verdict=Verdict.FAIL if blamed else Verdict.UNKNOWN if tries[-1].failure else Verdict.WARN,
             observed=f"{subject} failed {len(failures)} of {len(tries)} times: {failures[-1].text}",
             expected="every pair and group that is asked for can be joined",
-            remedy="its ranks work with others: look at the route between them (firewall, interface, cable)"
-            if persists
-            else "it worked when it was repeated: run again if it matters",
-            blames=Part(kind="link", name=subject, confidence="likely") if persists and pair else None,
+            remedy=remedy,
+            blames=Part(kind="link", name=subject, confidence="likely") if blamed else None,
             evidence=tuple(m.probe.key for m in tries if m.failure),
         )
+
+
+def _works_elsewhere(rank: int, subject: str, by_subject: dict[str, list[Measurement]]) -> bool:
+    return any(
+        m.samples for other, tries in by_subject.items() if other != subject for m in tries if rank in m.probe.ranks
+    )
+
+
+def _others(incidents: Iterable[Incident]) -> Iterator[Finding]:
+    """What went wrong and belongs to no rank."""
+    for incident in incidents:
+        stuck = incident.kind == "worker_unkillable" and incident.rank is None
+        if stuck or incident.kind == "store_lost":
+            yield Finding(
+                check="reachable",
+                subject=incident.node or "rendezvous",
+                verdict=Verdict.UNKNOWN,
+                observed=incident.text if stuck else f"the rendezvous of a round could not be hosted: {incident.text}",
+                expected="every process can be ended" if stuck else "a node can host the rendezvous of a round",
+                remedy="look at the kernel's log on that node" if stuck else "look at the agent's log on that node",
+            )
 
 
 CHECK = Check(

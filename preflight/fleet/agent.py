@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import web
 
 from preflight.discover.node import discover_node
-from preflight.errors import PreflightError, UsageError
+from preflight.errors import AgentBusy, PreflightError, UsageError
 from preflight.fleet import api
 from preflight.fleet.auth import SIGNATURE_HEADER, Denied, Gatekeeper, sign_reply
 from preflight.fleet.server import Server
@@ -50,6 +50,7 @@ class Agent:
         self.last_request = time.monotonic()
         self.under_way = 0
         self.lock = asyncio.Lock()
+        self.run_id: str | None = None  # the run that the workers belong to
         self.gate: Gatekeeper | None = None
         app = web.Application(client_max_size=api.MAX_REQUEST_BYTES)
         app.router.add_get("/healthz", self._healthz)
@@ -87,6 +88,7 @@ class Agent:
             if not self.under_way and time.monotonic() - self.last_request > self.settings.lease_s:
                 if self.settings.leave_with_lease:
                     self.leave.set()
+                self.run_id = None
                 await self.pool.stop()
 
     async def _healthz(self, _: web.Request) -> web.Response:
@@ -111,6 +113,8 @@ class Agent:
                 status, reply = 200, msgspec.json.encode(await handler(msgspec.json.decode(body, type=kind)))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 status, reply = 400, f"the request is not a {kind.__name__}: {error}".encode()
+            except AgentBusy as error:
+                status, reply = 409, str(error).encode()
             except PreflightError as error:
                 status, reply = 503, str(error).encode()
             finally:
@@ -127,21 +131,36 @@ class Agent:
 
     async def _start(self, request: api.StartRequest) -> api.StartReply:
         async with self.lock:
+            if self.run_id not in {None, request.run_id}:
+                raise AgentBusy(f"works for run {self.run_id}")
+            self.run_id = request.run_id
             return await self.pool.start(request)
 
     async def _store(self, request: api.StoreRequest) -> api.StoreReply:
+        self._only_for(request.run_id)
         return await self.pool.host_store(request.deadline_s)
 
     async def _round(self, request: api.RoundRequest) -> api.RoundReply:
         async with self.lock:
+            self._only_for(request.run_id)
             return await self.pool.run_round(request)
 
     async def _end(self, request: api.EndRequest) -> api.EndReply:
+        self._only_for(request.run_id)
         if request.store_only:
             await self.pool.end_store()
             return api.EndReply()
         async with self.lock:
-            return api.EndReply(incidents=await self.pool.stop())
+            incidents = await self.pool.stop()
+            self.run_id = None
+            return api.EndReply(incidents=incidents)
+
+    def _only_for(self, run_id: str) -> None:
+        """One run at a time: a second coordinator must neither use nor end the first one's workers. Raises AgentBusy."""
+        if self.run_id != run_id:
+            raise AgentBusy(
+                f"works for run {self.run_id}" if self.run_id else f"run {run_id} has no workers here: its lease ended"
+            )
 
 
 def bind(address: str, port: int) -> socket.socket:

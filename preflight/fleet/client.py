@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from preflight.errors import TransportError
+from preflight.errors import AgentBusy, TransportError
 from preflight.fleet.api import MAX_REPLY_BYTES
 from preflight.fleet.auth import SIGNATURE_HEADER, check_reply, sign_request
 
@@ -54,6 +54,8 @@ class AgentClient:
         if status == 401:
             raise TransportError(f"agent {self.target} at {self.where} refused us: {_text(data)}")
         check_reply(self.key, nonce, status, data, signature)
+        if status == 409:
+            raise AgentBusy(f"agent {self.target} at {self.where}: {_text(data)}")
         if status != 200:
             raise TransportError(f"agent {self.target} at {self.where}: {_text(data)}")
         try:

@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from preflight.errors import ConfigError, TransportError, WorldError
+from preflight.errors import AgentBusy, ConfigError, TransportError, WorldError
 from preflight.fleet import api, blame
 from preflight.fleet.backend import Choice, choose_backend
 from preflight.fleet.client import AgentClient, new_session
 from preflight.fleet.rounds import RoundResult, RoundRunner, cut_short
 from preflight.fleet.task import Outcome, Progress, Request, Stopped, coverage_of, describe
 from preflight.model import Evidence, Failure, Incident, Inventory, Measurement, Node, Plan, Settings
+from preflight.model.evidence import IncidentKind
 from preflight.plan.build import build_plan
 from preflight.probe.schedule import Round, full_schedule, seconds_of
 
@@ -161,7 +162,8 @@ class Coordinator:
 
     def _started(self, node: str, specs: Sequence[api.WorkerSpec], reply: api.StartReply | Exception) -> None:
         if not isinstance(reply, api.StartReply):
-            self._note(Incident(kind="worker_not_started", text=str(reply), phase="", at_s=0, node=node))
+            kind: IncidentKind = "agent_busy" if isinstance(reply, AgentBusy) else "worker_not_started"
+            self._note(Incident(kind=kind, text=str(reply), phase="", at_s=0, node=node))
             self.left_out.update({spec.rank: f"{node} started no worker" for spec in specs})
             return
         self.versions.update(reply.versions)

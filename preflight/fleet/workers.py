@@ -173,10 +173,10 @@ class Pool:
                 await child.kill()
             return _of_rank(rank, probe.subject, outcome), []
         del self.workers[rank]
-        incidents = [self._incident(kind, text, rank)]
+        incidents = [self._incident(kind, text, rank, probe.key)]
         if not await child.kill():
             text = f"process {child.pid} of rank {rank} can't be killed: it {child.describe()}"
-            incidents.append(self._incident("worker_unkillable", text, rank))
+            incidents.append(self._incident("worker_unkillable", text, rank, probe.key))
         failure = Failure(kind="no_answer" if kind == "worker_hung" else "crashed", text=text, rank=rank)
         return RankOutcome(rank=rank, subject=probe.subject, failure=failure), incidents
 
@@ -189,9 +189,9 @@ class Pool:
             return ()
         return tuple(self._incident("worker_unkillable", text, None) for text in await zygote.stop())
 
-    def _incident(self, kind: IncidentKind, text: str, rank: int | None) -> Incident:
+    def _incident(self, kind: IncidentKind, text: str, rank: int | None, probe: str | None = None) -> Incident:
         at_s = time.monotonic() - self.began
-        return Incident(kind=kind, text=text, phase="", at_s=at_s, node=self.node, rank=rank)
+        return Incident(kind=kind, text=text, phase="", at_s=at_s, node=self.node, rank=rank, probe=probe)
 
 
 def _of_rank(rank: int, subject: str, outcome: Outcome) -> RankOutcome:

@@ -11,12 +11,21 @@ from preflight.model.profile import Profile
 from preflight.model.topology import Topology
 
 IncidentKind = Literal[
-    "agent_lost", "worker_not_started", "worker_hung", "worker_died", "worker_unkillable", "store_lost"
+    "agent_lost",
+    "agent_busy",
+    "worker_not_started",
+    "worker_hung",
+    "worker_died",
+    "worker_unkillable",
+    "store_lost",
+    "budget_ended",
 ]
 
 
 class Incident(Noun, frozen=True, kw_only=True):
-    """Something that went wrong while measuring, as seen by the part that saw it. `at_s`: seconds since the run began."""
+    """Something that went wrong while measuring, as seen by the part that saw it. `at_s`: seconds since the run began. `probe`: the key of
+    the probe during which it happened, None if none was under way.
+    """
 
     kind: IncidentKind
     text: str
@@ -24,6 +33,7 @@ class Incident(Noun, frozen=True, kw_only=True):
     at_s: float
     node: str | None = None
     rank: int | None = None
+    probe: str | None = None
 
 
 class Settings(Noun, frozen=True, kw_only=True):
