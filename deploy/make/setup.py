@@ -50,8 +50,10 @@ def read_stamp() -> dict[str, str]:
 
 
 def decisions(before: dict[str, str]) -> dict[str, str]:
-    """What the environment is to be made from. TORCH and TORCH_INDEX count as before where they are not given."""
-    torch = os.environ.get("TORCH") or before.get("torch", "")
+    """What the environment is to be made from. TORCH and TORCH_INDEX count as before where neither is given."""
+    torch, torch_index = os.environ.get("TORCH", ""), os.environ.get("TORCH_INDEX", "")
+    if not torch and not torch_index:
+        torch, torch_index = before.get("torch", ""), before.get("torch_index", "")
     if torch not in {"", "none", "cuda"}:
         sys.exit(f"make setup: TORCH={torch}: expected none (go on without torch) or cuda (the build with CUDA)")
     return {
@@ -59,7 +61,7 @@ def decisions(before: dict[str, str]) -> dict[str, str]:
         "version": " ".join(sys.version.split()),
         "folder": str(Path.cwd()),
         "torch": torch,
-        "torch_index": os.environ.get("TORCH_INDEX") or before.get("torch_index", ""),
+        "torch_index": torch_index,
         "pyproject": hashlib.sha256(Path("pyproject.toml").read_bytes()).hexdigest(),
     }
 
@@ -85,7 +87,7 @@ def create(torch: str, torch_index: str) -> None:
     install("-e", ".[dev]")
     if inherited:
         print(f"using the torch that is there: {inherited}", flush=True)
-    elif torch == "none":
+    elif torch == "none" and not torch_index:
         print(f"going on without torch, as asked for\n{HOW_TO_GET_TORCH}", flush=True)
     else:
         get_torch(torch, torch_index)

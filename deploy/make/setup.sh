@@ -18,7 +18,7 @@ for candidate in "$@"; do
 done
 echo "make setup: preflight needs Python 3.10 or newer; tried: $*" >&2
 for candidate in "$@"; do
-    echo "  $candidate: $("$candidate" --version 2>&1 || echo 'does not run')" >&2
+    echo "  $candidate: $("$candidate" --version 2>/dev/null || echo 'does not run')" >&2
 done
 echo "  name another one with: make setup PYTHON=/path/to/python3" >&2
 exit 1

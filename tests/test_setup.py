@@ -1,0 +1,82 @@
+"""`make setup`: what was decided stays until it is decided anew."""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def setup(tmp_path, monkeypatch):
+    """The script as a module, in a folder that has a pyproject.toml and nothing else."""
+    spec = importlib.util.spec_from_file_location("preflight_setup", ROOT / "deploy" / "make" / "setup.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    monkeypatch.chdir(tmp_path)
+    for name in ("TORCH", "TORCH_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    return module
+
+
+def test_a_choice_of_torch_is_remembered_where_none_is_given(setup):
+    before = {**setup.decisions({}), "torch": "cuda"}
+    assert setup.decisions(before) == before
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "torch", "index"),
+    [
+        ("none", {"TORCH_INDEX": "file:///there"}, "", "file:///there"),
+        ("none", {"TORCH": "cuda"}, "cuda", ""),
+        ("cuda", {"TORCH": "none"}, "none", ""),
+    ],
+)
+def test_a_new_choice_of_torch_takes_the_place_of_the_old_one(setup, monkeypatch, before, given, torch, index):
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    decided = setup.decisions({"torch": before})
+    assert (decided["torch"], decided["torch_index"]) == (torch, index)
+
+
+def test_an_unknown_choice_of_torch_is_refused_with_those_that_are_known(setup, monkeypatch):
+    monkeypatch.setenv("TORCH", "rocm")
+    with pytest.raises(SystemExit, match="TORCH=rocm: expected none .* or cuda"):
+        setup.decisions({})
+
+
+def test_a_changed_pyproject_is_a_reason_to_set_up_again(setup, tmp_path):
+    before = setup.decisions({})
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    assert {key for key, value in setup.decisions(before).items() if value != before[key]} == {"pyproject"}
+
+
+@pytest.mark.parametrize("stamp", [None, "a line without meaning\n"])
+def test_an_environment_whose_set_up_was_cut_short_counts_as_none(setup, stamp):
+    setup.VENV.mkdir()
+    if stamp:
+        setup.STAMP.write_text(stamp)
+    assert setup.read_stamp() == {}
+
+
+def test_a_pip_that_fails_ends_the_set_up_with_a_message_and_without_a_stamp(tmp_path):
+    (tmp_path / "deploy" / "make").mkdir(parents=True)
+    shutil.copy(ROOT / "deploy" / "make" / "setup.py", tmp_path / "deploy" / "make")
+    (tmp_path / "pyproject.toml").write_text("this is no TOML")
+    done = subprocess.run(
+        [sys.executable, "deploy/make/setup.py"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "TORCH": "none", "PIP_NO_INDEX": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "make setup: pip could not install -e .[dev]" in done.stderr
+    assert not (tmp_path / ".venv" / "preflight-setup").exists()
