@@ -30,23 +30,23 @@ def test_a_choice_of_torch_is_remembered_where_none_is_given(setup):
 
 
 @pytest.mark.parametrize(
-    ("before", "given", "torch", "index"),
+    ("before", "given", "decided"),
     [
-        ("none", {"TORCH_INDEX": "file:///there"}, "", "file:///there"),
-        ("none", {"TORCH": "cuda"}, "cuda", ""),
-        ("cuda", {"TORCH": "none"}, "none", ""),
+        ("none", {"TORCH_INDEX": "file:///there"}, ("", "file:///there")),
+        ("none", {"TORCH": "cuda"}, ("cuda", "")),
+        ("cuda", {"TORCH": "none"}, ("none", "")),
     ],
 )
-def test_a_new_choice_of_torch_takes_the_place_of_the_old_one(setup, monkeypatch, before, given, torch, index):
+def test_a_new_choice_of_torch_takes_the_place_of_the_old_one(setup, monkeypatch, before, given, decided):
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    decided = setup.decisions({"torch": before})
-    assert (decided["torch"], decided["torch_index"]) == (torch, index)
+    now = setup.decisions({"torch": before})
+    assert (now["torch"], now["torch_index"]) == decided
 
 
 def test_an_unknown_choice_of_torch_is_refused_with_those_that_are_known(setup, monkeypatch):
     monkeypatch.setenv("TORCH", "rocm")
-    with pytest.raises(SystemExit, match="TORCH=rocm: expected none .* or cuda"):
+    with pytest.raises(SystemExit, match=r"TORCH=rocm: expected none .* or cuda"):
         setup.decisions({})
 
 
