@@ -51,7 +51,8 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     else:
         yield from (_lost_node(node, incident, ranks, idle=True) for node, incident in idle.items())
     yield from (_lost_node(node, incident, ranks, idle=False) for node, incident in lost.items())
-    judged = {rank.rank for rank in ranks if rank.node in lost or rank.node in idle}
+    busy = {i.node for i in evidence.incidents if i.kind == "agent_busy"}
+    judged = {rank.rank for rank in ranks if rank.node in lost or rank.node in idle or rank.node in busy}
     stories = [_story(rank, evidence.incidents, evidence.measurements) for rank in ranks if rank.rank not in judged]
     persisting = {subject for subject, tries in _by_subject(evidence.measurements).items() if _persists(tries)}
     for story in stories:
@@ -235,18 +236,43 @@ def _works_elsewhere(rank: int, subject: str, by_subject: dict[str, list[Measure
     )
 
 
+# incident -> (what it means, what was expected, what to do)
+_OF_NO_RANK = {
+    "store_lost": (
+        "the rendezvous of a round could not be hosted",
+        "a node can host the rendezvous of a round",
+        "run again; if it happens again, look at the agent's log on that node",
+    ),
+    "agent_busy": (
+        "the agent works for another run, so nothing was measured there",
+        "an agent that is free",
+        "run again when the other run has ended",
+    ),
+    "budget_ended": (
+        "the budget ended while an answer was due",
+        "time enough for every answer",
+        "give a larger --budget",
+    ),
+    "worker_unkillable": (
+        "a process can't be ended",
+        "every process can be ended",
+        "look at the kernel's log on that node",
+    ),
+}
+
+
 def _others(incidents: Iterable[Incident]) -> Iterator[Finding]:
-    """What went wrong and belongs to no rank."""
+    """What keeps us from knowing, and says nothing bad of any rank."""
     for incident in incidents:
-        stuck = incident.kind == "worker_unkillable" and incident.rank is None
-        if stuck or incident.kind == "store_lost":
+        if incident.kind in _OF_NO_RANK and (incident.kind != "worker_unkillable" or incident.rank is None):
+            meaning, expected, remedy = _OF_NO_RANK[incident.kind]
             yield Finding(
                 check="reachable",
-                subject=incident.node or "rendezvous",
+                subject=incident.node or "run",
                 verdict=Verdict.UNKNOWN,
-                observed=incident.text if stuck else f"the rendezvous of a round could not be hosted: {incident.text}",
-                expected="every process can be ended" if stuck else "a node can host the rendezvous of a round",
-                remedy="look at the kernel's log on that node" if stuck else "look at the agent's log on that node",
+                observed=f"{meaning}: {incident.text}",
+                expected=expected,
+                remedy=remedy,
             )
 
 
