@@ -19,7 +19,10 @@ def judge(inventory: Inventory | None = None, **job) -> Finding:
         (43_750_000_000, Verdict.PASS),  # 20 % of it is free
         (43_749_999_999, Verdict.WARN),
         (35_000_000_001, Verdict.WARN),
-        (35_000_000_000, Verdict.WARN),  # fits if a distributed optimizer shards 12 of the 16 bytes over dp 2: 21.875 GB
+        (
+            35_000_000_000,
+            Verdict.WARN,
+        ),  # fits if a distributed optimizer shards 12 of the 16 bytes over dp 2: 21.875 GB
         (21_875_000_001, Verdict.WARN),
         (21_875_000_000, Verdict.FAIL),
     ],
