@@ -1,8 +1,8 @@
 """Real NCCL on real GPUs: the same coordinator, agents and workers, with another backend."""
 
 import pytest
-from preflight.discover.node import discover_node
 
+from preflight.discover.node import discover_node
 from preflight.model import Verdict
 from tests.fleet.runs import Run
 
