@@ -6,16 +6,17 @@ training on it goes on silently.
 
 from collections.abc import Iterator
 
-from preflight.model import Check, Evidence, Finding, Part, Verdict
+from preflight.model import Check, Evidence, Finding, Measurement, Part, Verdict
+from preflight.model.finding import Confidence
 from preflight.model.hostlist import fold_numbers
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
     """One finding for each pair or group with wrong data, or one for all."""
     assert evidence.measurements is not None
-    measured = [m for m in evidence.measurements if m.samples]
-    wrong = [m for m in measured if m.data_correct is False]
-    unverified = [m for m in measured if m.data_correct is None]
+    measured = [m for m in evidence.measurements if m.samples or _wrong(m)]
+    wrong = [m for m in measured if _wrong(m)]
+    unverified = [m for m in measured if m.data_correct is None and m not in wrong]
     common = set(wrong[0].probe.ranks).intersection(*(m.probe.ranks for m in wrong)) if wrong else set()
     elsewhere = {m.probe.subject for m in wrong}
     for m in {m.probe.subject: m for m in wrong}.values():
@@ -28,7 +29,9 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             expected="every element as it was sent or summed",
             remedy="do not train on these; "
             + (f"replace the GPU or NIC of rank {one}" if one is not None else "test its ranks one by one"),
-            blames=None if one is None else Part(kind="rank", name=f"rank {one}", confidence="likely"),
+            blames=None
+            if one is None
+            else Part(kind="rank", name=f"rank {one}", confidence=_confidence(one, measured)),
             evidence=(m.probe.key,),
         )
     if not measured or unverified:
@@ -50,6 +53,18 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             observed=f"the data of all {len(measured)} measurements was right",
             expected="every element as it was sent or summed",
         )
+
+
+def _wrong(measurement: Measurement) -> bool:
+    return measurement.data_correct is False or (
+        measurement.failure is not None and measurement.failure.kind == "wrong_data"
+    )
+
+
+def _confidence(rank: int, measured: list[Measurement]) -> Confidence:
+    """A rank that also delivered right data may be the victim of two paths."""
+    right = any(m.data_correct and not _wrong(m) and rank in m.probe.ranks for m in measured)
+    return "possible" if right else "likely"
 
 
 CHECK = Check(

@@ -1,6 +1,7 @@
 """Each planned group reaches the bus bandwidth of its peers: the groups of the same axis, size and number of nodes.
 
-The reference is the median of those groups, the better one of two. A group of an axis that has no peer is not judged here. The limit is only as good as the repeats.
+The reference is the median of those groups, the better one of two. A group of an axis that has no peer is not judged here. The limit is only as good as the repeats, and a
+group that was measured once is never called slow.
 """
 
 from collections.abc import Iterator
@@ -57,16 +58,22 @@ def _judge_kind(axis: str, groups: list[Group], repeats: dict[str, list[float]],
         )
         return
     for group in groups:
-        slow = max(repeats[group.name]) < (1 - shortfall) * reference
+        values = repeats[group.name]
+        slow = max(values) < (1 - shortfall) * reference
+        once = slow and len(values) == 1
+        remedy = ""
+        if once:
+            remedy = "give a larger --budget, so that it is repeated"
+        elif slow:
+            remedy = f"see pair_outlier for ranks {fold_numbers(group.ranks)}; if no pair of them is slow, their ring order or route is"
         yield Finding(
             check="group_busbw",
             subject=group.name,
-            verdict=Verdict.FAIL if slow else Verdict.PASS,
-            observed=f"{show_rate(typical[group.name])}, {typical[group.name] / reference:.0%} of its peers",
+            verdict=Verdict.UNKNOWN if once else Verdict.FAIL if slow else Verdict.PASS,
+            observed=f"{show_rate(typical[group.name])}, {typical[group.name] / reference:.0%} of its peers"
+            + (", in its only measurement" if once else ""),
             expected=f"at least {1 - shortfall:.0%} of {show_rate(reference)}, the median of {len(groups)} like groups in this run",
-            remedy=f"see pair_outlier for ranks {fold_numbers(group.ranks)}; if no pair of them is slow, their ring order or route is"
-            if slow
-            else "",
+            remedy=remedy,
             evidence=(group.name,),
         )
 

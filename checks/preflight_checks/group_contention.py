@@ -23,7 +23,11 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     repeats = repeats_of(evidence.measurements)
     alone, together = by_subject(repeats, "alone"), by_subject(repeats, "together")
     for axis in evidence.plan.groups:
-        names = [g.name for g in evidence.plan.on_axis(axis) if g.name in alone and g.name in together]
+        planned = [group.name for group in evidence.plan.on_axis(axis)]
+        names = [name for name in planned if name in alone and name in together]
+        missing = [name for name in planned if name in alone and name not in together]  # else group_busbw speaks
+        if missing and len(planned) > 1:
+            yield _unmeasured(axis, missing)
         if not names:
             continue
         ratios = {name: median(together[name]) / median(alone[name]) for name in names}
@@ -45,13 +49,28 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
                 remedy="run when the nodes are idle, or with a larger --budget",
             )
             continue
-        yield from (_group(name, ratio, limits, local=evidence.settings.local) for name, ratio in ratios.items())
+        for name, ratio in ratios.items():
+            once = min(len(alone[name]), len(together[name])) == 1
+            yield _group(name, ratio, limits, once=once, local=evidence.settings.local)
 
 
-def _group(name: str, ratio: float, limits: dict[str, float], *, local: bool) -> Finding:
+def _unmeasured(axis: str, names: list[str]) -> Finding:
+    """An axis of which some groups lack a figure: what they do to each other is not known."""
+    return Finding(
+        check="group_contention",
+        subject=f"{axis} groups",
+        verdict=Verdict.UNKNOWN,
+        observed=f"{len(names)} groups were timed alone, but not together with the others: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}",
+        expected="every group of the axis timed alone and with all others",
+        remedy="see reachable for groups that failed; else give a larger --budget",
+    )
+
+
+def _group(name: str, ratio: float, limits: dict[str, float], *, once: bool, local: bool) -> Finding:
+    """`once`: it was timed only once in one of the two ways, on which no FAIL can rest."""
     verdict = Verdict.PASS
     if ratio < limits["warn_ratio"]:
-        verdict = Verdict.FAIL if ratio < limits["fail_ratio"] and not local else Verdict.WARN
+        verdict = Verdict.FAIL if ratio < limits["fail_ratio"] and not once and not local else Verdict.WARN
     shared = "the agents share one machine's cores, so this says nothing of a fabric" if local else ""
     return Finding(
         check="group_contention",

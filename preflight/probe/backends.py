@@ -45,14 +45,17 @@ def connect_store(task: Task) -> Any:
 
 
 def check_in(store: Any, task: Task, rank: int) -> None:
-    """Say that we are here, and wait until all members are. Raises RankMissing, naming the first that isn't."""
+    """Say that we are here, and wait until all members are. Raises RankMissing, naming the first that isn't.
+
+    A store that is lost meanwhile says nothing of any rank: what torch raises then (RuntimeError) passes.
+    """
     store.set(f"here/{task.probe.subject}/{rank}", "1")
     deadline = time.monotonic() + task.timeout_s
     for member in task.probe.ranks:
         left_s = max(0.05, deadline - time.monotonic())
         try:
             store.wait([f"here/{task.probe.subject}/{member}"], timedelta(seconds=left_s))
-        except RuntimeError as error:
+        except dist.DistStoreError as error:
             raise RankMissing(member, task.timeout_s) from error
 
 

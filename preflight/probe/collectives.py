@@ -13,15 +13,20 @@ import torch
 from preflight.probe.backends import Group
 
 PATTERN = 251  # a prime, so that no power-of-two shift of a buffer looks right
+ROOM_BITS = 24  # of 32: how far repeated sums may shift the data up; the pattern's own 8 bits stay, so that there is something to verify
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One collective on one rank. `fill` prepares buffers, `run` is what is timed, `check(k)` tells whether k runs gave the right data."""
+    """One collective on one rank. `fill` prepares buffers, `run` is what is timed, `check(k)` tells whether k runs gave the right data.
+
+    `max_runs`: after more runs than this without a `fill`, the data says too little; None: any number.
+    """
 
     fill: Callable[[], None]
     run: Callable[[], None]
     check: Callable[[int], bool]
+    max_runs: int | None = None
 
 
 def pattern(num_elements: int, seed: int, device: torch.device) -> torch.Tensor:
@@ -30,7 +35,11 @@ def pattern(num_elements: int, seed: int, device: torch.device) -> torch.Tensor:
 
 
 def all_reduce(group: Group, num_elements: int) -> Operation:
-    """Sum in place. After k runs each element is size^(k-1) times the sum of what the ranks put in, modulo 2^32."""
+    """Sum in place. After k runs each element is size^(k-1) times the sum of what the ranks put in, modulo 2^32.
+
+    Each factor of two in the size shifts the data up by a bit with each run, until nothing but zeros is left: over 8 ranks after 11 runs. So the
+    runs are limited to ROOM_BITS / log2 of that factor, 8 over 8 ranks.
+    """
     mine = pattern(num_elements, group.index, group.device)
     buffer = torch.empty_like(mine)
     total = sum((pattern(num_elements, rank, group.device) for rank in range(group.size)), torch.zeros_like(mine))
@@ -39,8 +48,12 @@ def all_reduce(group: Group, num_elements: int) -> Operation:
         factor = pow(group.size, runs - 1, 2**32)
         return bool(torch.equal(buffer, total * (factor - 2**32 if factor >= 2**31 else factor)))
 
+    shift = (group.size & -group.size).bit_length() - 1  # how often two divides the size
     return Operation(
-        fill=lambda: _ignore(buffer.copy_(mine)), run=lambda: _wait(group.group.allreduce([buffer])), check=check
+        fill=lambda: _ignore(buffer.copy_(mine)),
+        run=lambda: _wait(group.group.allreduce([buffer])),
+        check=check,
+        max_runs=max(1, ROOM_BITS // shift) if shift else None,
     )
 
 

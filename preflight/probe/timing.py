@@ -41,7 +41,8 @@ def time_operation(group: Group, operation: Operation, loop_s: float) -> Timed:
     operation.fill()
     warm_s = group.seconds(operation.run, WARM_UP) / WARM_UP
     correct = operation.check(WARM_UP) and correct
-    window = _agree(group, max(1, min(MAX_WINDOW, round(WINDOW_S / max(warm_s, 1e-6)))))
+    most = min(MAX_WINDOW, operation.max_runs or MAX_WINDOW)
+    window = _agree(group, max(1, min(most, round(WINDOW_S / max(warm_s, 1e-6)))))
     durations: list[float] = []
     begin = time.monotonic()
     while True:
