@@ -32,7 +32,8 @@ def command(
     parent: int | None,
 ) -> int:
     """Serve this node to a coordinator (`preflight run --hosts`). Prints one line with its port when it is ready."""
-    from preflight.fleet.auth import read_key
+    from preflight.fleet.agent import Settings
+    from preflight.fleet.auth import can_be_target, read_key
     from preflight.fleet.serve import read_inherited_key, serve
 
     if key_fd is not None:
@@ -43,14 +44,11 @@ def command(
         raise UsageError(
             "an agent needs --key-file: work is only done for those who have the key (openssl rand -hex 32 makes one)"
         )
-    serve(
-        name=name or os.uname().nodename,
-        address=address,
-        port=port,
-        key=key,
-        user=None if parent else unprivileged(worker_user),
-        parent=parent,
-    )
+    name = name or os.uname().nodename
+    if not can_be_target(name):
+        raise UsageError(f"--name {name!r}: a node's name is 1 to 253 letters of ASCII without spaces and commas")
+    user = None if parent else unprivileged(worker_user)
+    serve(Settings(name=name, address=address, port=port, user=user), key=key, parent=parent)
     return 0
 
 

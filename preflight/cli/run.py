@@ -114,7 +114,9 @@ def parse_hosts(text: str) -> "tuple[Address, ...]":
 
     addresses = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(?:([^=\s]+)=)?(\[[0-9a-fA-F:.]+\]|[^:=\[\]\s]+)(?::([0-9]{1,5}))?\s*", part)
+        match = re.fullmatch(
+            r"\s*(?:([!-<>-~]{1,253})=)?(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]{1,253})(?::([0-9]{1,5}))?\s*", part
+        )
         if match is None or not 0 < int(match[3] or DEFAULT_PORT) < 65536:
             raise UsageError(
                 f"--hosts: {part.strip()!r} is none of name, name:port, name=address:port, name=[IPv6]:port"

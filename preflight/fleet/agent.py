@@ -7,29 +7,34 @@ closes its end of the pipe.
 import asyncio
 import contextlib
 import hashlib
-import ipaddress
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from preflight.discover.node import discover_node
-from preflight.errors import AgentBusy, PreflightError, UsageError
+from preflight.errors import AgentBusy, PreflightError
 from preflight.fleet import api
 from preflight.fleet.auth import SIGNATURE_HEADER, Denied, Gatekeeper, sign_reply
-from preflight.fleet.server import Server
+from preflight.fleet.server import MAX_CONNECTIONS, RECEIVE_S, Server, bind
 from preflight.fleet.workers import Pool
+
+T = TypeVar("T")
 
 LEASE_S = 60.0  # without any request for so long, and none under way, the coordinator is gone
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How an agent serves. `address`: where it listens and what peers reach its workers under. `user`: who the workers become."""
+    """How an agent serves. `address`: where it listens and what peers reach its workers under. `user`: who the workers become.
+
+    `receive_s`: how long a request's header may take to arrive, and then its body. `max_connections`: one more is refused.
+    """
 
     name: str
     address: str
@@ -37,6 +42,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     user: tuple[int, int] | None = None
     lease_s: float = LEASE_S
     leave_with_lease: bool = False
+    receive_s: float = RECEIVE_S
+    max_connections: int = MAX_CONNECTIONS
 
 
 class Agent:
@@ -62,7 +69,7 @@ class Agent:
             ("/v1/end", api.EndRequest, self._end),
         ):
             app.router.add_post(path, self._signed(kind, handler))
-        self.server = Server(app)
+        self.server = Server(app, receive_s=settings.receive_s, max_connections=settings.max_connections)
 
     async def serve(self, on_ready: Callable[[int], None]) -> None:
         """Listen, call on_ready with the port, serve until `leave` is set, then end all workers. Raises UsageError if it can't bind."""
@@ -70,7 +77,7 @@ class Agent:
         port = listening.getsockname()[1]
         hostname = socket.gethostname()
         host = f"[{self.settings.address}]" if ":" in self.settings.address else self.settings.address
-        names = {self.settings.name, hostname, hostname.partition(".")[0], f"{host}:{port}"}
+        names = {self.settings.name, hostname, hostname.partition(".")[0], self.settings.address, f"{host}:{port}"}
         self.gate = Gatekeeper(self.key, frozenset(names))
         await self.server.start(listening)
         on_ready(port)
@@ -79,6 +86,7 @@ class Agent:
             await self.leave.wait()
         finally:
             lease.cancel()
+            self.server.close()
             await self.pool.stop()
             await self.server.stop()
 
@@ -104,29 +112,30 @@ class Agent:
             try:
                 claim = self.gate.check(request.method, request.path, request.headers.get("Authorization"))
             except Denied as denied:
-                return web.Response(status=401, text=f"{denied}\n", headers={"Connection": "close"})
-            body = await request.read()
-            if hashlib.sha256(body).hexdigest() != claim.body_sha256:
-                return web.Response(status=401, text="the body is not the one that was signed\n")
+                return _denied(str(denied))
             self.under_way += 1
             try:
-                status, reply = 200, msgspec.json.encode(await handler(msgspec.json.decode(body, type=kind)))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                status, reply = 400, f"the request is not a {kind.__name__}: {error}".encode()
-            except AgentBusy as error:
-                status, reply = 409, str(error).encode()
-            except PreflightError as error:
-                status, reply = 503, str(error).encode()
+                body = await asyncio.wait_for(request.read(), self.settings.receive_s)
+                if hashlib.sha256(body).hexdigest() != claim.body_sha256:
+                    return _denied("the body is not the one that was signed")
+                status, reply = await _answer(body, kind, handler)
+            except asyncio.TimeoutError:
+                status, reply = 408, f"the body did not arrive within {self.settings.receive_s:g} s".encode()
+            except web.HTTPRequestEntityTooLarge:
+                status, reply = 413, f"the request is larger than {api.MAX_REQUEST_BYTES} bytes".encode()
             finally:
                 self.under_way -= 1
                 self.last_request = time.monotonic()
             signature = sign_reply(self.key, claim.nonce, status, reply)
-            return web.Response(status=status, body=reply, headers={SIGNATURE_HEADER: signature})
+            response = web.Response(status=status, body=reply, headers={SIGNATURE_HEADER: signature})
+            if status in {408, 413}:
+                response.force_close()
+            return response
 
         return handle
 
     async def _discover(self, request: api.DiscoverRequest) -> api.DiscoverReply:
-        node = await asyncio.to_thread(discover_node, self.settings.name, deadline_s=request.deadline_s)
+        node = await in_daemon_thread(lambda: discover_node(self.settings.name, deadline_s=request.deadline_s))
         return api.DiscoverReply(node=node, address=self.settings.address)
 
     async def _start(self, request: api.StartRequest) -> api.StartReply:
@@ -163,20 +172,55 @@ class Agent:
             )
 
 
-def bind(address: str, port: int) -> socket.socket:
-    """A listening socket on an address of this node. Raises UsageError."""
+def _denied(text: str) -> web.Response:
+    """Unsigned, and the connection closes: whatever else the stranger sends is not read."""
+    response = web.Response(status=401, text=f"{text}\n")
+    response.force_close()
+    return response
+
+
+async def _answer(body: bytes, kind: type[Any], handler: Callable[[Any], Awaitable[object]]) -> tuple[int, bytes]:
+    """Status and body of the reply to a signed request."""
     try:
-        family = socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((address, port))
-    except (OSError, ValueError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(
-            f"can't listen on {address} port {port}: {reason}; give an IP address of this node with --address"
-        ) from error
-    listening.setblocking(False)
-    return listening
+        request = msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return 400, f"the request is not a {kind.__name__}: {error}".encode()
+    try:
+        return 200, msgspec.json.encode(await handler(request))
+    except AgentBusy as error:
+        return 409, str(error).encode()
+    except PreflightError as error:
+        return 503, str(error).encode()
+    except Exception as error:  # noqa: BLE001 - our own mistake: the coordinator learns of it in a signed reply
+        text = f"the agent failed: {type(error).__name__}: {error}"
+        log(text)
+        return 500, text.encode("utf-8", "replace")
+
+
+async def in_daemon_thread(work: Callable[[], T]) -> T:
+    """Like asyncio.to_thread, but an ending agent doesn't wait for it: a reading of NVML may hang until its deadline."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, fault = None, None
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - raised again where the result is awaited
+            fault = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits
+            loop.call_soon_threadsafe(settle, result, fault)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await future
 
 
 async def leave_with_parent(agent: Agent, descriptor: int) -> None:

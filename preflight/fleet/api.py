@@ -12,10 +12,12 @@ from preflight.model import Failure, Incident, Node, Probe, Samples, Strict
 MAX_REQUEST_BYTES = 4 * 2**20  # a round of one node: at most some dozens of probes, of at most 131,072 ranks each
 MAX_REPLY_BYTES = 64 * 2**20
 MAX_WORKERS = 256
+MAX_PROBE_BYTES = 16 * 2**30  # the largest probe is 1 GiB; a worker holds some buffers of that size
+MAX_LOOP_S = 60.0  # probes are timed for some tenths of a second
 
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=2**20)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+Name = Annotated[str, msgspec.Meta(max_length=253, pattern=r"^[!-~]+\Z")]
 
 
 class DiscoverRequest(Strict, frozen=True, kw_only=True):
@@ -35,7 +37,7 @@ class WorkerSpec(Strict, frozen=True, kw_only=True):
     """One rank to start; `gpu` None: on the CPU."""
 
     rank: Rank
-    gpu: Annotated[str, msgspec.Meta(max_length=96)] | None = None
+    gpu: Annotated[str, msgspec.Meta(max_length=96, pattern=r"^[A-Za-z0-9_/.-]+\Z")] | None = None
 
 
 class StartRequest(Strict, frozen=True, kw_only=True):
@@ -44,6 +46,10 @@ class StartRequest(Strict, frozen=True, kw_only=True):
     run_id: Name
     workers: Annotated[tuple[WorkerSpec, ...], msgspec.Meta(max_length=MAX_WORKERS)]
     deadline_s: Seconds
+
+    def __post_init__(self) -> None:
+        """Raises ValueError if a rank stands there twice."""
+        _refuse_doubles([spec.rank for spec in self.workers])
 
 
 class StartReply(Strict, frozen=True, kw_only=True):
@@ -75,13 +81,24 @@ class RoundRequest(Strict, frozen=True, kw_only=True):
 
     run_id: Name
     prefix: Name
-    backend: Annotated[str, msgspec.Meta(pattern="^(gloo|nccl)$")]
+    backend: Annotated[str, msgspec.Meta(pattern=r"^(gloo|nccl)\Z")]
     probes: Annotated[tuple[Probe, ...], msgspec.Meta(max_length=MAX_WORKERS)]
-    store_address: Annotated[str, msgspec.Meta(max_length=64)]
+    store_address: Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[0-9a-fA-F:.]+\Z")]
     store_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
     num_tasks: Annotated[int, msgspec.Meta(ge=1, le=2**20)]
     timeout_s: Seconds
     deadline_s: Seconds
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a probe that can't be meant: one message must not take a node's memory, or its workers for ever."""
+        for probe in self.probes:
+            if len(probe.ranks) < 2 or not all(0 <= rank < 2**20 for rank in probe.ranks):
+                raise ValueError(f"probe {probe.subject!r}: at least two ranks from 0 to {2**20 - 1} are needed")
+            if not 0 < probe.size_bytes <= MAX_PROBE_BYTES:
+                raise ValueError(f"probe {probe.subject!r}: size_bytes must be 1 to {MAX_PROBE_BYTES}")
+            if not 0 <= probe.loop_s <= MAX_LOOP_S:
+                raise ValueError(f"probe {probe.subject!r}: loop_s must be 0 to {MAX_LOOP_S:g}")
+        _refuse_doubles([rank for probe in self.probes for rank in probe.ranks])
 
 
 class RankOutcome(Strict, frozen=True, kw_only=True):
@@ -114,3 +131,9 @@ class EndReply(Strict, frozen=True, kw_only=True):
     """What could not be stopped."""
 
     incidents: tuple[Incident, ...] = ()
+
+
+def _refuse_doubles(ranks: list[int]) -> None:
+    if len(set(ranks)) < len(ranks):
+        doubled = next(rank for position, rank in enumerate(ranks) if rank in ranks[:position])
+        raise ValueError(f"rank {doubled} stands there more than once")

@@ -26,9 +26,10 @@ MAX_SKEW_S = 60.0
 MIN_KEY_BYTES = 32
 MAX_NONCES = 200_000  # 60 s of skew both ways at over 1,000 requests a second; more is refused, not forgotten
 
+_TARGET = "[!-+\\--~]{1,253}"  # printable ASCII without space and comma
 _HEADER = re.compile(
     SCHEME
-    + r" time=([0-9]{1,12}),nonce=([0-9a-f]{32}),body=([0-9a-f]{64}),target=([!-+\--~]{1,253}),signature=([0-9a-f]{64})"
+    + rf" time=([0-9]{{1,12}}),nonce=([0-9a-f]{{32}}),body=([0-9a-f]{{64}}),target=({_TARGET}),signature=([0-9a-f]{{64}})"
 )
 
 
@@ -41,6 +42,11 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
 
     body_sha256: str
     nonce: str
+
+
+def can_be_target(name: str) -> bool:
+    """Whether a header can carry the name."""
+    return re.fullmatch(_TARGET, name) is not None
 
 
 def new_key() -> bytes:
@@ -88,7 +94,8 @@ def sign_reply(key: bytes, nonce: str, status: int, body: bytes) -> str:
 
 def check_reply(key: bytes, nonce: str, status: int, body: bytes, signature: str | None) -> None:
     """Raises TransportError unless the reply comes from somebody who has the key."""
-    if signature is None or not hmac.compare_digest(sign_reply(key, nonce, status, body), signature):
+    given = (signature or "").encode("utf-8", "surrogateescape")  # a forger may send anything; only ASCII text compares
+    if not hmac.compare_digest(sign_reply(key, nonce, status, body).encode(), given):
         raise TransportError(
             "the reply is not signed with our key: another program answers on that address, or the key differs"
         )
@@ -114,7 +121,7 @@ class Gatekeeper:
         if abs(skew_s) > MAX_SKEW_S:
             raise Denied(f"the clocks differ by {skew_s:+.0f} s, at most {MAX_SKEW_S:.0f} s are allowed")
         if target not in self.names:
-            raise Denied(f"this agent is not {target}")
+            raise Denied(f"this agent is not {target}: it answers to {', '.join(sorted(self.names))}")
         self._use_up(nonce)
         return Credential(body_sha256=body_sha256, nonce=nonce)
 

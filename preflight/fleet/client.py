@@ -18,7 +18,9 @@ CONNECT_S = 5.0
 def new_session() -> aiohttp.ClientSession:
     """A session without aiohttp's limit of 100 connections, with which hung agents would starve healthy ones; proxies are ignored."""
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
-    return aiohttp.ClientSession(connector=connector, trust_env=False, auto_decompress=False)
+    return aiohttp.ClientSession(
+        connector=connector, trust_env=False, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+    )
 
 
 class AgentClient:
@@ -53,14 +55,17 @@ class AgentClient:
             raise TransportError(f"agent {self.target} at {self.where}: {_reason(error)}") from error
         if status == 401:
             raise TransportError(f"agent {self.target} at {self.where} refused us: {_text(data)}")
-        check_reply(self.key, nonce, status, data, signature)
+        try:
+            check_reply(self.key, nonce, status, data, signature)
+        except TransportError as error:
+            raise TransportError(f"agent {self.target} at {self.where}: {error}") from error
         if status == 409:
             raise AgentBusy(f"agent {self.target} at {self.where}: {_text(data)}")
         if status != 200:
             raise TransportError(f"agent {self.target} at {self.where}: {_text(data)}")
         try:
             return msgspec.json.decode(data, type=reply_type)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise TransportError(
                 f"agent {self.target} at {self.where} answered {path} with nonsense: {error}"
             ) from error
@@ -77,8 +82,13 @@ async def _bounded(response: Any) -> bytes:
 
 
 def _text(data: bytes) -> str:
-    return " ".join(data[:500].decode("utf-8", "replace").split())
+    return _printable(data[:500].decode("utf-8", "replace"))
 
 
 def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
+    return _printable(str(error)[:500]) or type(error).__name__
+
+
+def _printable(text: str) -> str:
+    """On one line, without the control characters by which a stranger's reply could write over a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))

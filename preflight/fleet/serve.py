@@ -13,12 +13,11 @@ from preflight.fleet.auth import MIN_KEY_BYTES
 from preflight.probe.process import die_with_parent
 
 
-def serve(*, name: str, address: str, port: int, key: bytes, user: tuple[int, int] | None, parent: int | None) -> None:
+def serve(settings: Settings, *, key: bytes, parent: int | None) -> None:
     """Serve until SIGTERM or SIGINT, or until the parent of a local run ends. Raises UsageError if the address can't be bound."""
     if parent is not None:
         die_with_parent(parent)
     _raise_file_limit()
-    settings = Settings(name=name, address=address, port=port, user=user)
     asyncio.run(_serve(settings, key, parent))
 
 
