@@ -1,11 +1,6 @@
-"""The checks of what was measured, over modelled clusters: each sick one is caught for the right reason, no healthy one is blamed.
-
-A model cluster answers every probe of the real schedule: a rank has a rate, a pair may have one of its own, noise is log-normal, and a group runs at its slowest pair.
-"""
+"""The checks of what was measured, over modelled clusters: each sick one is caught for the right reason, no healthy one is blamed."""
 
 import random
-from collections.abc import Callable
-from itertools import pairwise
 
 import msgspec
 import pytest
@@ -13,35 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preflight.judge.run import run_checks
-from preflight.model import Evidence, Failure, Finding, Incident, Measurement, Plan, Probe, Samples, Settings, Verdict
-from preflight.probe.schedule import full_schedule, pair_probe
+from preflight.model import Evidence, Failure, Finding, Incident, Measurement, Plan, Settings, Verdict
+from preflight.probe.schedule import pair_probe
 from preflight_checks import data_correct, group_busbw, group_contention, pair_outlier, reachable
-from tests.builders import make_plan
+from tests.checks.clusters import HEALTHY, cluster, measured, slow
 
 CHECKS = tuple(m.CHECK for m in (reachable, data_correct, pair_outlier, group_busbw, group_contention))
-HEALTHY = 50e9  # bytes per second
-
-Rate = Callable[[int, int], float]
-
-
-def measured(probe: Probe, rate: float, noise: float, rng: random.Random) -> Measurement:
-    """One measurement at an algbw of `rate`, give or take the noise."""
-    seconds = probe.size_bytes / rate * rng.lognormvariate(0, noise)
-    samples = tuple(Samples(rank=rank, durations_s=(seconds,) * 3, first_call_s=0.01) for rank in probe.ranks)
-    return Measurement(probe=probe, samples=samples, data_correct=True, members=probe.ranks)
-
-
-def cluster(
-    rate: Rate = lambda _a, _b: HEALTHY, *, noise: float = 0.01, shared: float = 1.0, nodes: int = 4, seed: int = 0
-) -> Evidence:
-    """A whole run on nodes of 4 GPUs, tp 4. `shared`: what is left of a group's rate when all run together."""
-    plan = make_plan(tp=4, dp=nodes, nodes=nodes, gpus_per_node=4, gpu=None, backend="gloo")
-    rng = random.Random(seed)
-    found = []
-    for probe in (probe for probes in full_schedule(plan, "gloo") for probe in probes):
-        slowest = min(rate(min(a, b), max(a, b)) for a, b in pairwise(probe.ranks))
-        found.append(measured(probe, slowest * (shared if probe.mode == "together" else 1), noise, rng))
-    return Evidence(settings=Settings(backend="gloo"), plan=plan, measurements=tuple(found))
 
 
 def findings(evidence: Evidence) -> tuple[Finding, ...]:
@@ -50,10 +22,6 @@ def findings(evidence: Evidence) -> tuple[Finding, ...]:
 
 def failed(evidence: Evidence, check: str | None = None) -> list[str]:
     return [f.subject for f in findings(evidence) if f.verdict is Verdict.FAIL and check in {None, f.check}]
-
-
-def slow(*ranks: int, factor: float = 0.7) -> Rate:
-    return lambda a, b: HEALTHY * (factor if {a, b} & set(ranks) else 1)
 
 
 def test_a_healthy_cluster_passes_every_check():
