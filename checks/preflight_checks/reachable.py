@@ -136,8 +136,8 @@ def _rank(story: _Story, persisting: set[str], placed: Sequence[Rank]) -> Findin
         return None if any(m.samples for m in story.own) else _unseen(story)
     started = not any(i.kind == "worker_not_started" for i in mine)
     subjects = {m.probe.subject for m in bad}
-    if started and story.recovered and len(subjects) == 1 and subjects <= persisting:
-        return None  # it fails in one pair or group only: that is what to look at
+    if started and story.recovered and len(story.partners) == 1 and subjects <= persisting:
+        return None  # it fails with the same partners only: that is what to look at
     texts = "; ".join(dict.fromkeys([i.text for i in mine] or [m.failure.text for m in bad if m.failure]))
     certain = not started or (not story.recovered and len(story.partners) > 1 and not _one_route(story, placed))
     often = f" {len(bad)} times" if len(bad) > 1 else " once"

@@ -1,0 +1,291 @@
+"""reachable names who did not answer, over runs that repeat and confirm as the coordinator does."""
+
+from collections.abc import Callable
+from itertools import combinations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from preflight.fleet import blame
+from preflight.model import Evidence, Failure, Finding, Incident, Measurement, Plan, Probe, Verdict
+from preflight.probe.schedule import Round, full_schedule, pair_probe
+from preflight_checks.reachable import CHECK
+from tests.builders import make_measurement, make_plan
+
+# a probe and how often it ran before -> what its ranks saw; None: it worked
+World = Callable[[Probe, int], Failure | None]
+
+
+class Run:
+    """A run over a world: each round once, what failed again, then each suspect with a cleared partner; who fails that is left out."""
+
+    def __init__(self, plan: Plan, world: World, hung: Callable[[Probe], set[int]] = lambda _: set()) -> None:
+        self.plan, self.world, self.hung = plan, world, hung
+        self.measurements: list[Measurement] = []
+        self.incidents: list[Incident] = []
+        self.left_out: set[int] = set()
+        for probes in full_schedule(plan, "gloo"):
+            self.with_retries(probes)
+
+    def with_retries(self, probes: Round) -> None:
+        for probe in probes:
+            for rank in [r for r in probe.ranks if r in self.left_out][:1]:
+                self.add(probe, Failure(kind="not_run", text=f"rank {rank} is left out", rank=rank))
+        failed = self.round(p for p in probes if not self.left_out.intersection(p.ranks))
+        failed = self.round(blame.repeat_of(failed, self.left_out))
+        suspects = [rank for rank in blame.suspects_of(failed) if rank not in self.left_out]
+        cleared = blame.cleared_ranks(self.measurements, self.left_out)
+        trial = blame.confirm(suspects, cleared, "gloo", len(self.measurements))
+        guilty = {rank for m in self.round(trial) for rank in m.probe.ranks if rank in suspects}
+        tried = {rank for probe in trial for rank in probe.ranks}
+        self.left_out |= {rank for rank in suspects if rank in guilty or rank not in tried}
+
+    def round(self, probes) -> list[Measurement]:
+        return [m for m in [self.add(p, self.world(p, self.ran(p))) for p in probes] if m.failure]
+
+    def ran(self, probe: Probe) -> int:
+        return len([m for m in self.measurements if m.probe.subject == probe.subject])
+
+    def add(self, probe: Probe, failure: Failure | None) -> Measurement:
+        good = make_measurement(probe.ranks, subject=probe.subject, axis=probe.axis)
+        measurement = (
+            Measurement(probe=probe, failure=failure) if failure else msgspec.structs.replace(good, probe=probe)
+        )
+        self.measurements.append(measurement)
+        if failure and failure.kind in {"no_answer", "crashed"}:
+            for rank in self.hung(probe) or {failure.rank}:
+                self.incidents.append(
+                    incident(rank, "worker_hung" if failure.kind == "no_answer" else "worker_died", probe.key)
+                )
+        return measurement
+
+    def judged(self, *more: Incident) -> dict[str, Finding]:
+        return judged(self.plan, self.measurements, (*self.incidents, *more))
+
+
+def judged(plan: Plan, measurements, incidents=()) -> dict[str, Finding]:
+    evidence = Evidence(plan=plan, measurements=tuple(measurements), incidents=tuple(incidents))
+    found = list(CHECK.judge(evidence))
+    assert len({f.subject for f in found}) == len(found)
+    return {f.subject: f for f in found}
+
+
+def incident(rank: int | None, kind: str, probe: str | None = None, node: str = "node0") -> Incident:
+    return Incident(kind=kind, text=f"{kind} of {rank}", phase="probing", at_s=1, node=node, rank=rank, probe=probe)
+
+
+def plan_of(nodes: int = 2, per_node: int = 4) -> Plan:
+    return make_plan(tp=per_node, dp=nodes, nodes=nodes, gpus_per_node=per_node, gpu=None)
+
+
+def no_answer(rank: int) -> Failure:
+    return Failure(kind="no_answer", text=f"rank {rank} gave no answer", rank=rank)
+
+
+def missing(rank: int) -> Failure:
+    return Failure(kind="timed_out", text=f"rank {rank} did not come to the rendezvous", rank=rank)
+
+
+REFUSED = Failure(kind="error", text="connection refused")
+
+
+def bad(found: dict[str, Finding]) -> dict[str, Verdict]:
+    return {subject: f.verdict for subject, f in found.items() if f.verdict is not Verdict.PASS}
+
+
+def test_a_run_in_which_all_works_passes_in_one_finding():
+    found = Run(plan_of(), lambda *_: None).judged()
+    assert list(found) == ["ranks"]
+    assert found["ranks"].observed == "8 of 8 ranks on 2 nodes answered every time"
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rank=st.integers(0, 15),
+    nodes=st.integers(2, 4),
+    answer=st.sampled_from([no_answer, missing]),
+    start=st.integers(0, 1),
+)
+def test_a_rank_that_never_answers_again_is_named_and_nobody_else(rank, nodes, answer, start):
+    """From the beginning, or from the second time a probe is run."""
+    rank %= 4 * nodes
+    run = Run(plan_of(nodes), lambda p, ran: answer(rank) if rank in p.ranks and (ran >= start) else None)
+    assert bad(run.judged()) == {f"rank {rank}": Verdict.FAIL}
+    assert run.judged()[f"rank {rank}"].blames.name == f"rank {rank} on node{rank // 4}"
+    assert run.left_out == {rank}
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), answer=st.sampled_from([no_answer, missing]))
+def test_a_rank_that_did_not_answer_once_and_recovered_is_never_a_failure(data, answer):
+    plan = plan_of()
+    probes = [p for probes in full_schedule(plan, "gloo") for p in probes]
+    victim = data.draw(st.sampled_from(probes))
+    rank = data.draw(st.sampled_from(victim.ranks))
+    run = Run(plan, lambda p, _: answer(rank) if p.key == victim.key else None)
+    expected = Verdict.UNKNOWN if answer is no_answer else Verdict.WARN
+    assert bad(run.judged()) == {f"rank {rank}": expected}
+    assert run.judged()[f"rank {rank}"].blames is None
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), failure=st.sampled_from([REFUSED, no_answer, missing]))
+def test_a_pair_that_only_fails_with_itself_is_blamed_as_the_pair(data, failure):
+    """Whomever the failure names: both ranks work with others. A group of just these two can't be blamed on anything."""
+    pair = tuple(sorted(data.draw(st.sampled_from(list(combinations(range(8), 2))))))
+    said = failure if isinstance(failure, Failure) else failure(data.draw(st.sampled_from(pair)))
+    found = Run(plan_of(), lambda p, _: said if p.ranks == pair else None).judged()
+    groups = {f"dp{pair[0]}": Verdict.UNKNOWN} if pair[1] - pair[0] == 4 else {}
+    assert bad(found) == {f"pair {pair[0]}-{pair[1]}": Verdict.FAIL, **groups}
+    assert found[f"pair {pair[0]}-{pair[1]}"].blames.kind == "link"
+
+
+def test_two_ranks_that_hang_together_once_and_both_recover_are_unknown_each():
+    key = pair_probe((1, 5), "gloo", 0).key
+    run = Run(plan_of(), lambda p, _: no_answer(1) if p.key == key else None, hung=lambda _: {1, 5})
+    assert bad(run.judged()) == {"rank 1": Verdict.UNKNOWN, "rank 5": Verdict.UNKNOWN}
+
+
+def test_of_two_ranks_that_hung_together_the_one_that_goes_on_hanging_explains_both():
+    """The first failure names rank 1, because it comes first; its agent saw rank 1 hang, the other goes on seeing rank 5 hang."""
+    first = pair_probe((1, 5), "gloo", 0).key
+    before: list[str] = []
+
+    def world(p: Probe, _: int) -> Failure | None:
+        before.append(p.key)
+        if p.key == first:
+            return no_answer(1)
+        return no_answer(5) if 5 in p.ranks and first in before else None
+
+    found = Run(plan_of(), world, hung=lambda p: {1, 5} if p.key == first else {5}).judged()
+    assert bad(found) == {"rank 5": Verdict.FAIL}
+    assert found["ranks"].observed.startswith("6 of 8")
+
+
+def test_a_partner_whose_timeout_names_the_rank_that_hung_is_not_blamed():
+    """Rank 6 hung before it came: its partners could only say that it did not come."""
+    found = Run(plan_of(), lambda p, _: missing(6) if 6 in p.ranks else None).judged(incident(6, "worker_hung"))
+    assert bad(found) == {"rank 6": Verdict.FAIL}
+
+
+def test_a_rank_whose_worker_could_not_be_replaced_is_named_and_its_partners_that_then_did_not_run_are_not():
+    plan = plan_of()
+    run = Run(plan, lambda p, _: Failure(kind="crashed", text="killed by SIGSEGV", rank=3) if 3 in p.ranks else None)
+    run.measurements += [
+        Measurement(probe=pair_probe((a, 3), "gloo", 1), failure=Failure(kind="not_run", text="no worker", rank=3))
+        for a in range(3)
+    ]
+    found = run.judged(incident(3, "worker_not_started"))
+    assert bad(found) == {"rank 3": Verdict.FAIL}
+    assert "did not start" in found["rank 3"].observed
+
+
+def test_a_rank_that_was_replaced_in_vain_after_good_measurements_is_not_called_recovered():
+    plan = plan_of()
+    good = Run(plan, lambda *_: None).measurements
+    found = judged(plan, good, [incident(3, "worker_died", good[-1].probe.key), incident(3, "worker_not_started")])
+    assert bad(found) == {"rank 3": Verdict.FAIL}
+
+
+@pytest.mark.parametrize("failure", [REFUSED, missing(5)])
+def test_two_nodes_that_do_not_reach_each_other_blame_no_rank(failure):
+    """All pairs inside work, all between fail: the ranks that the failures name are victims of the route."""
+
+    def world(p: Probe, _: int) -> Failure | None:
+        crosses = len({rank // 4 for rank in p.ranks}) > 1
+        named = max(p.ranks) if failure.rank else None
+        return msgspec.structs.replace(failure, rank=named) if crosses else None
+
+    found = Run(plan_of(), world).judged()
+    assert not [f for f in found.values() if f.blames and f.blames.kind in {"rank", "node"}]
+    assert {f.verdict for s, f in found.items() if s != "ranks"} & {Verdict.FAIL, Verdict.UNKNOWN}
+
+
+def test_a_group_that_fails_while_its_pairs_work_is_unknown_and_blames_nobody():
+    found = Run(plan_of(), lambda p, _: REFUSED if p.subject == "tp1" else None).judged()
+    assert bad(found) == {"tp1": Verdict.UNKNOWN}
+    assert found["tp1"].blames is None
+
+
+def test_a_failure_after_which_nothing_was_tried_is_unknown():
+    plan = plan_of()
+    good = Run(plan, lambda *_: None).measurements
+    last = Measurement(probe=pair_probe((1, 5), "gloo", 2), failure=REFUSED)
+    assert bad(judged(plan, [*good, last])) == {"pair 1-5": Verdict.UNKNOWN}
+    last = Measurement(probe=pair_probe((1, 5), "gloo", 2), failure=missing(5))
+    assert bad(judged(plan, [*good, last])) == {"rank 5": Verdict.UNKNOWN}
+
+
+def test_in_a_world_of_two_ranks_a_failing_pair_blames_neither():
+    plan = plan_of(2, 1)
+    for failure in (REFUSED, missing(1), no_answer(0)):
+        found = Run(plan, lambda *_, f=failure: f).judged()
+        assert {f.verdict for f in found.values()} == {Verdict.UNKNOWN}
+        assert {f.blames for f in found.values()} == {None}
+
+
+def test_a_lost_agent_is_blamed_as_its_node_and_its_partners_are_not():
+    run = Run(plan_of(3), lambda p, _: no_answer(5) if {4, 5, 6, 7} & {*p.ranks} else None)
+    found = run.judged(incident(None, "agent_lost", node="node1"))
+    assert bad(found) == {"node1": Verdict.FAIL}
+    assert "ranks 4-7" in found["node1"].observed
+    assert found["ranks"].observed.startswith("8 of 12 ranks on 2 nodes")
+
+
+def test_a_lost_store_and_a_spent_budget_blame_nobody():
+    plan = plan_of()
+    good = Run(plan, lambda *_: None).measurements
+    ended = Measurement(probe=pair_probe((0, 1), "gloo", 2), failure=Failure(kind="not_run", text="the budget ended"))
+    found = judged(plan, [*good, ended], [incident(None, "store_lost"), incident(5, "budget_ended", node="node1")])
+    assert bad(found) == {"node0": Verdict.UNKNOWN, "node1": Verdict.UNKNOWN}
+    assert {f.blames for f in found.values()} == {None}
+    assert found["ranks"].observed.startswith("8 of 8")
+
+
+def test_a_rank_that_the_budget_never_reached_is_unknown():
+    plan = plan_of()
+    measured = [m for m in Run(plan, lambda *_: None).measurements if 7 not in m.probe.ranks]
+    assert bad(judged(plan, measured)) == {"rank 7": Verdict.UNKNOWN}
+
+
+def test_a_process_that_cannot_be_ended_is_told_though_no_rank_is_known():
+    plan = plan_of()
+    good = Run(plan, lambda *_: None).measurements
+    found = judged(plan, good, [incident(None, "worker_unkillable", node="node1")])
+    assert bad(found) == {"node1": Verdict.UNKNOWN}
+
+
+@pytest.mark.parametrize("by_rank", [False, True])
+def test_where_no_node_starts_a_worker_the_environment_is_named(by_rank):
+    plan = plan_of()
+    incidents = [
+        incident(rank.rank if by_rank else None, "worker_not_started", node=rank.node)
+        for rank in plan.placement.ranks
+        if by_rank or rank.local_rank == 0
+    ]
+    found = judged(plan, [], incidents)
+    assert bad(found) == {"workers": Verdict.UNKNOWN}
+    assert found["workers"].blames.kind == "environment"
+
+
+def test_where_no_node_that_answers_starts_a_worker_only_the_lost_node_is_blamed():
+    found = judged(plan_of(), [], [incident(None, "worker_not_started"), incident(None, "agent_lost", node="node1")])
+    assert bad(found) == {"workers": Verdict.UNKNOWN, "node1": Verdict.FAIL}
+
+
+def test_a_node_of_which_no_worker_starts_is_one_finding():
+    plan = plan_of()
+    good = [m for m in Run(plan, lambda *_: None).measurements if max(m.probe.ranks) < 4]
+    found = judged(plan, good, [incident(rank, "worker_not_started", node="node1") for rank in range(4, 8)])
+    assert bad(found) == {"node1": Verdict.FAIL}
+    assert found["node1"].blames.kind == "node"
+
+
+def test_one_rank_that_does_not_start_is_named_and_not_its_node():
+    plan = plan_of()
+    good = [m for m in Run(plan, lambda *_: None).measurements if 6 not in m.probe.ranks]
+    found = judged(plan, good, [incident(6, "worker_not_started", node="node1")])
+    assert bad(found) == {"rank 6": Verdict.FAIL}
+    assert found["rank 6"].blames.kind == "rank"
