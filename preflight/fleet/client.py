@@ -1,6 +1,7 @@
 """The coordinator's end of the wire: one signed call with a deadline, and a reply that is checked before it is believed."""
 
 import asyncio
+import os
 from typing import Any, TypeVar
 
 import aiohttp
@@ -47,6 +48,10 @@ class AgentClient:
             ) as response:
                 data = await _bounded(response)
                 status, signature = response.status, response.headers.get(SIGNATURE_HEADER)
+        except aiohttp.ConnectionTimeoutError as error:
+            raise TransportError(
+                f"agent {self.target} at {self.where}: no connection within {CONNECT_S:g} s"
+            ) from error
         except asyncio.TimeoutError as error:
             raise TransportError(
                 f"agent {self.target} at {self.where} gave no answer to {path} within {deadline_s:g} s"
@@ -86,6 +91,10 @@ def _text(data: bytes) -> str:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
+        if isinstance(error, aiohttp.ClientConnectorDNSError):
+            return "the name is not known here"
+        return f"can't connect: {os.strerror(error.os_error.errno)}"
     return _printable(str(error)[:500]) or type(error).__name__
 
 

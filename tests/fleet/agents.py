@@ -53,7 +53,7 @@ def authorization(
     """The header as the documentation of auth.py describes it, made without it."""
     at, nonce = str(int(time.time()) + skew_s), nonce or secrets.token_hex(16)
     digest = hashlib.sha256(body).hexdigest()
-    text = "\n".join(["request", method, path, digest, target, at, nonce])
+    text = f"request\n{method}\n{path}\n{digest}\n{target}\n{at}\n{nonce}"
     signature = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
     return f"{SCHEME} time={at},nonce={nonce},body={digest},target={target},signature={signature}"
 
@@ -61,10 +61,18 @@ def authorization(
 class AgentProcess:
     """One agent under way. `settings` beyond the name: started without the command line, which doesn't offer them."""
 
-    def __init__(self, folder: Path, name: str = "n1", *, options: tuple[str, ...] = (), **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str = "n1",
+        *,
+        key: bytes | None = None,
+        options: tuple[str, ...] = (),
+        **settings: Any,
+    ) -> None:
         folder.mkdir(exist_ok=True)
         self.name = name
-        self.key_file = write_key(folder)
+        self.key_file = write_key(folder, key)
         self.key = self.key_file.read_bytes()
         self.mark = f"PREFLIGHT_TEST_MARK={uuid.uuid4().hex}"
         command = [

@@ -175,7 +175,7 @@ json_values = st.recursive(
     max_leaves=12,
 )  # fmt: skip
 near_misses = st.fixed_dictionaries(
-    {}, optional={name: json_values for name in ("deadline_s", "run_id", "workers", "probes", "store_only", "backend")}
+    {}, optional=dict.fromkeys(("deadline_s", "run_id", "workers", "probes", "store_only", "backend"), json_values)
 )
 
 

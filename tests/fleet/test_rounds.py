@@ -1,0 +1,191 @@
+"""What a round's outcomes say together: the most telling failure, data that somebody verified, and a budget that blames nobody."""
+
+import asyncio
+
+import pytest
+
+from preflight.errors import TransportError
+from preflight.fleet import api
+from preflight.fleet.rounds import RoundResult, RoundRunner, cut_short, merge, timeout_s
+from preflight.model import Failure, Incident, Measurement, Samples
+from tests.builders import make_probe
+
+NODES = {0: "node0", 1: "node0", 2: "node1", 3: "node1"}
+PAIR = make_probe((0, 2))
+
+
+def outcome(rank: int, *, probe=PAIR, failure: Failure | None = None, **changes) -> api.RankOutcome:
+    """A rank that measured well, or failed."""
+    if failure is not None:
+        return api.RankOutcome(rank=rank, subject=probe.subject, failure=failure)
+    facts = {
+        "samples": Samples(rank=rank, durations_s=(0.1,)),
+        "data_correct": True,
+        "members": probe.ranks,
+        "transport": "gloo over lo",
+    }
+    return api.RankOutcome(rank=rank, subject=probe.subject, **{**facts, **changes})
+
+
+def merged(*outcomes: api.RankOutcome, probe=PAIR, lost: dict[str, str] | None = None) -> Measurement:
+    return merge(probe, {(o.rank, o.subject): o for o in outcomes}, NODES, lost or {})
+
+
+def test_outcomes_of_all_ranks_make_one_measurement_in_the_order_of_the_probe():
+    measurement = merged(outcome(2), outcome(0))
+    assert measurement.failure is None
+    assert [samples.rank for samples in measurement.samples] == [0, 2]
+    assert measurement.data_correct is True
+    assert measurement.members == (0, 2)
+    assert measurement.transport == "gloo over lo"
+
+
+@pytest.mark.parametrize(
+    ("seen", "together"),
+    [((True, True), True), ((True, False), False), ((None, False), False), ((True, None), None), ((None, None), None)],
+)
+def test_data_is_correct_only_if_every_rank_verified_it_and_wrong_if_one_says_so(seen, together):
+    assert merged(outcome(0, data_correct=seen[0]), outcome(2, data_correct=seen[1])).data_correct is together
+
+
+def test_a_failure_that_points_at_a_rank_is_kept_before_one_that_points_at_nobody():
+    late = Failure(kind="timed_out", text="timed out")
+    dead = Failure(kind="crashed", text="killed by SIGKILL", rank=2)
+    for first, second in ((late, dead), (dead, late)):
+        assert merged(outcome(0, failure=first), outcome(2, failure=second)).failure == dead
+
+
+def test_a_worker_that_gave_no_answer_tells_more_than_the_peer_that_waited_for_it():
+    waited = Failure(kind="timed_out", text="rank 2 did not come", rank=2)
+    silent = Failure(kind="no_answer", text="stopped (T)", rank=2)
+    assert merged(outcome(0, failure=waited), outcome(2, failure=silent)).failure == silent
+
+
+def test_a_failed_probe_has_no_samples_even_if_one_rank_timed_it():
+    measurement = merged(outcome(0), outcome(2, failure=Failure(kind="error", text="x")))
+    assert measurement.samples == ()
+    assert measurement.data_correct is None
+
+
+def test_a_lost_agent_takes_the_blame_for_its_ranks():
+    waited = Failure(kind="timed_out", text="rank 2 did not come", rank=2)
+    failure = merged(outcome(0, failure=waited), lost={"node1": "no sign of life"}).failure
+    assert (failure.kind, failure.rank) == ("no_answer", 2)
+    assert "rank 2 sits on node1, whose agent was lost: no sign of life" in failure.text
+
+
+def test_a_rank_that_nobody_asked_has_not_run():
+    failure = merged(outcome(0)).failure
+    assert (failure.kind, failure.rank) == ("not_run", 2)
+
+
+def test_an_outcome_of_another_probe_does_not_count():
+    other = make_probe((0, 3))
+    assert merged(outcome(0, probe=other), outcome(2)).failure.kind == "not_run"
+
+
+@pytest.mark.parametrize("kind", ["no_answer", "timed_out"])
+def test_a_round_that_the_budget_cut_short_blames_nobody_for_silence(kind):
+    silent = Measurement(probe=PAIR, failure=Failure(kind=kind, text="x", rank=2))
+    hung = Incident(kind="worker_hung", text="rank 2 was silent", phase="", at_s=0, rank=2)
+    result = cut_short(RoundResult(measurements=(silent,), incidents=(hung,)))
+    assert result.measurements[0].failure == Failure(kind="not_run", text="the budget ended during this probe")
+    assert result.incidents[0].kind == "budget_ended"
+
+
+@pytest.mark.parametrize("kind", ["crashed", "wrong_data", "error"])
+def test_a_round_that_the_budget_cut_short_keeps_what_went_wrong_for_certain(kind):
+    failed = Measurement(probe=PAIR, failure=Failure(kind=kind, text="x", rank=2))
+    died = Incident(kind="worker_died", text="x", phase="", at_s=0, rank=2)
+    result = RoundResult(measurements=(failed, Measurement(probe=make_probe((1, 3)))), incidents=(died,))
+    assert cut_short(result) == result
+
+
+def test_many_ranks_get_more_time_to_meet_within_bounds():
+    few, many = (make_probe((0, 1)),), (make_probe(tuple(range(1000))),)
+    for backend in ("gloo", "nccl"):
+        assert timeout_s(backend, few) < timeout_s(backend, many) <= timeout_s(backend, few) + 25
+
+
+class Agents:
+    """Agents that answer as told, in the place of their clients: a reply, or an error to raise."""
+
+    def __init__(self, **answers: dict[str, object]) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.clients = {node: Said(self, node, told) for node, told in answers.items()}
+
+
+class Said:
+    """One of them. It shows no sign of life beside its answers."""
+
+    where = "127.0.0.1:9"
+    session = None
+
+    def __init__(self, agents: Agents, node: str, told: dict[str, object]) -> None:
+        self.agents, self.node, self.told = agents, node, told
+
+    async def call(self, path, request, kind, deadline_s):
+        self.agents.asked.append((self.node, path))
+        answer = self.told[path]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+STORE = api.StoreReply(address="127.0.0.1", port=9)
+GONE = TransportError("no answer")
+
+
+def healthy(*ranks: int) -> dict[str, object]:
+    return {
+        "/v1/store": STORE,
+        "/v1/round": api.RoundReply(outcomes=tuple(outcome(rank) for rank in ranks)),
+        "/v1/end": api.EndReply(),
+    }
+
+
+def run(agents: Agents, monkeypatch, alive: bool = False) -> RoundResult:
+    runner = RoundRunner("r", "gloo", NODES, agents.clients)
+
+    async def is_there(_: str) -> bool:
+        return alive
+
+    monkeypatch.setattr(runner, "_is_there", is_there)
+    return asyncio.run(runner.run((PAIR,), 30))
+
+
+def test_a_round_asks_each_node_once_and_ends_its_rendezvous(monkeypatch):
+    agents = Agents(node0=healthy(0), node1=healthy(2))
+    result = run(agents, monkeypatch)
+    assert result.measurements[0].samples
+    assert result.incidents == ()
+    assert agents.asked == [
+        ("node0", "/v1/store"),
+        ("node0", "/v1/round"),
+        ("node1", "/v1/round"),
+        ("node0", "/v1/end"),
+    ]
+
+
+def test_a_node_that_is_lost_in_a_round_is_named_and_costs_its_pair(monkeypatch):
+    agents = Agents(node0=healthy(0), node1={"/v1/round": GONE})
+    result = run(agents, monkeypatch)
+    assert result.lost_nodes == ("node1",)
+    assert [(i.kind, i.node) for i in result.incidents] == [("agent_lost", "node1")]
+    assert result.measurements[0].failure.rank == 2
+
+
+def test_the_next_node_hosts_the_rendezvous_when_the_first_can_not(monkeypatch):
+    agents = Agents(node0={**healthy(0), "/v1/store": GONE}, node1=healthy(2))
+    result = run(agents, monkeypatch, alive=True)
+    assert result.measurements[0].samples
+    assert result.lost_nodes == ()
+    assert [(i.kind, i.node) for i in result.incidents] == [("store_lost", "node0")]
+    assert agents.asked[-1] == ("node1", "/v1/end")
+
+
+def test_without_any_rendezvous_nothing_ran_and_no_rank_is_blamed(monkeypatch):
+    agents = Agents(node0={"/v1/store": GONE}, node1={"/v1/store": GONE})
+    result = run(agents, monkeypatch, alive=True)
+    assert result.measurements[0].failure == Failure(kind="not_run", text="no agent could host the rendezvous")
+    assert {i.kind for i in result.incidents} == {"store_lost"}
