@@ -9,11 +9,12 @@ import msgspec
 
 from preflight.model import Failure, Incident, Node, Probe, Samples, Strict
 
-MAX_REQUEST_BYTES = 4 * 2**20  # a round of one node: at most some dozens of probes, of at most 131,072 ranks each
+MAX_REQUEST_BYTES = 4 * 2**20  # a round of one node: at most some dozens of probes of MAX_RANKS each
 MAX_REPLY_BYTES = 64 * 2**20
 MAX_WORKERS = 256
-MAX_PROBE_BYTES = 16 * 2**30  # the largest probe is 1 GiB; a worker holds some buffers of that size
+MAX_PROBE_BYTES = 4 * 2**30  # the largest probe is 1 GiB; a worker holds some buffers of that size
 MAX_LOOP_S = 60.0  # probes are timed for some tenths of a second
+MAX_RANKS = 16_384  # of one probe, so that it fits into the packet that a worker gets
 
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=2**20)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
@@ -92,8 +93,10 @@ class RoundRequest(Strict, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Raises ValueError for a probe that can't be meant: one message must not take a node's memory, or its workers for ever."""
         for probe in self.probes:
-            if len(probe.ranks) < 2 or not all(0 <= rank < 2**20 for rank in probe.ranks):
-                raise ValueError(f"probe {probe.subject!r}: at least two ranks from 0 to {2**20 - 1} are needed")
+            if not 2 <= len(probe.ranks) <= MAX_RANKS or not all(0 <= rank < 2**20 for rank in probe.ranks):
+                raise ValueError(f"probe {probe.subject!r}: 2 to {MAX_RANKS} ranks from 0 to {2**20 - 1} are needed")
+            if len(probe.subject) + len(probe.size_source) > 1000:
+                raise ValueError("a probe's subject and size_source: at most 1000 letters")
             if not 0 < probe.size_bytes <= MAX_PROBE_BYTES:
                 raise ValueError(f"probe {probe.subject!r}: size_bytes must be 1 to {MAX_PROBE_BYTES}")
             if not 0 <= probe.loop_s <= MAX_LOOP_S:
