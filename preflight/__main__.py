@@ -6,15 +6,29 @@ import sys
 
 def main() -> None:
     """Run the command line; never exits with 1 on purpose, since that is what a broken installation gives."""
+    _open_closed_streams()
     from preflight.cli.main import run_command_line
 
     code = run_command_line(sys.argv[1:])
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        # the reader (head, less) went away: that is its right, and no fault of the run
+    except OSError as error:
+        # a reader (head, less) that went away is no fault of the run; a full disk is said, and changes no verdict
+        if not isinstance(error, BrokenPipeError):
+            sys.stderr.write(f"preflight: the output can't be written: {error.strerror}\n")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Nothing that we open may land on a closed standard stream and be written to as if it were one."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: PTH123, SIM115 - as long as the process
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: PTH123, SIM115
 
 
 if __name__ == "__main__":

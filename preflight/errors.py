@@ -8,6 +8,7 @@
         ProbeError          workers or collectives could not be started
         TransportError      an agent could not be reached, or refused, or answered nonsense
           AgentBusy         an agent works for another run
+          AgentRefused      an agent has another key, or is another node
 
 Our own mistakes are assertions, never one of these.
 """
@@ -59,3 +60,7 @@ class TransportError(WorldError):
 
 class AgentBusy(TransportError):  # noqa: N818 - a state of the agent
     """An agent works for another run: no fault of its node."""
+
+
+class AgentRefused(TransportError):  # noqa: N818 - an answer of the agent
+    """An agent doesn't take our signature: no fault of its node."""

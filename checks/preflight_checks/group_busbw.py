@@ -42,7 +42,7 @@ def _judge_kind(axis: str, groups: list[Group], repeats: dict[str, list[float]],
     if noise is None or callable_shortfall(noise) > shortfall:
         slowest = min(typical, key=lambda name: typical[name])
         least = 0 if noise is None else 1 - callable_shortfall(noise)
-        level = f"below {least:.0%} of the peers" if least > 0 else "any shortfall"
+        level = f"a shortfall below {1 - least:.0%}" if least > 0 else "any shortfall"
         differ = (
             "each group was measured once"
             if noise is None
@@ -52,7 +52,7 @@ def _judge_kind(axis: str, groups: list[Group], repeats: dict[str, list[float]],
             check="group_busbw",
             subject=f"{axis} groups",
             verdict=Verdict.WARN,
-            observed=f"too noisy to judge {level}: {differ}; slowest {slowest} at {show_rate(typical[slowest])}, best peers {show_rate(reference)}",
+            observed=f"too noisy to judge {level}: {differ}; slowest {slowest} at {show_rate(typical[slowest])}, like groups {show_rate(reference)}",
             expected=f"repeats alike enough to see a shortfall of {shortfall:.0%}",
             remedy="run when the nodes are idle, or with a larger --budget",
         )

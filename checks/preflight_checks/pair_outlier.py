@@ -216,7 +216,7 @@ def _too_noisy(judged: _Class, noise: float | None, shortfall: float) -> Finding
         text = "measured once each, so the noise is unknown and nothing is called slow"
     else:
         least = 1 - callable_shortfall(noise)
-        level = f"below {least:.0%} of the peers" if least > 0 else "any shortfall"
+        level = f"a shortfall below {1 - least:.0%}" if least > 0 else "any shortfall"
         text = f"too noisy to judge {level}: repeats of one pair differ by {noise:.0%} (standard deviation)"
     return Finding(
         check="pair_outlier",

@@ -51,7 +51,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     else:
         yield from (_lost_node(node, incident, ranks, idle=True) for node, incident in idle.items())
     yield from (_lost_node(node, incident, ranks, idle=False) for node, incident in lost.items())
-    busy = {i.node for i in evidence.incidents if i.kind == "agent_busy"}
+    busy = {i.node for i in evidence.incidents if i.kind in {"agent_busy", "agent_refused"}}
     judged = {rank.rank for rank in ranks if rank.node in lost or rank.node in idle or rank.node in busy}
     stories = [_story(rank, evidence.incidents, evidence.measurements) for rank in ranks if rank.rank not in judged]
     persisting = {subject for subject, tries in _by_subject(evidence.measurements).items() if _persists(tries)}
@@ -184,7 +184,7 @@ def _unseen(story: _Story) -> Finding:
         verdict=Verdict.UNKNOWN,
         observed=f"rank {story.rank.rank} on {story.rank.node} was never measured: {why}",
         expected="every rank answers and reaches its partners",
-        remedy="give a larger --budget, or run again",
+        remedy="give a larger --budget, or run again; a rank alone has no partner to measure with",
     )
 
 
@@ -247,6 +247,11 @@ _OF_NO_RANK = {
         "the agent works for another run, so nothing was measured there",
         "an agent that is free",
         "run again when the other run has ended",
+    ),
+    "agent_refused": (
+        "the agent does not take our signature",
+        "an agent with our key and name",
+        "give --key-file the key that the agent has, and --hosts the name that it calls itself: name=address:port",
     ),
     "budget_ended": (
         "the budget ended while an answer was due",

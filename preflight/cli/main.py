@@ -68,6 +68,9 @@ def run_command_line(arguments: Sequence[str]) -> int:
     except PreflightError as error:
         print(f"preflight: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        print(f"preflight: {error.strerror or error}", file=sys.stderr)
+        return 3
     except (click.Abort, KeyboardInterrupt):
         print("preflight: interrupted", file=sys.stderr)
         return 3

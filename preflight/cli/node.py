@@ -29,7 +29,14 @@ def snapshot_options(function: Callable[..., int]) -> Callable[..., int]:
     options = (
         click.option("--save", metavar="FILE", help="Write the snapshot to FILE."),
         click.option("--from", "from_file", metavar="FILE", help="Show a saved snapshot instead of this node."),
-        click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", show_default=True),
+        click.option(
+            "--format",
+            "style",
+            envvar="PREFLIGHT_FORMAT",
+            type=click.Choice(["text", "json"]),
+            default="text",
+            show_default=True,
+        ),
         click.option("--root", metavar="DIR", hidden=True, help="Where /proc and /sys are found."),
         click.option(
             "--timeout",

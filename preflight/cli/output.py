@@ -20,7 +20,13 @@ F = TypeVar("F", bound=Callable[..., object])
 def format_option(command: F) -> F:
     """`--format text|json|junit`, the argument `format_`."""
     return click.option(
-        "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="How to print."
+        "--format",
+        "format_",
+        envvar="PREFLIGHT_FORMAT",
+        type=click.Choice(FORMATS),
+        default="text",
+        show_default=True,
+        help="How to print.",
     )(command)
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from preflight.errors import AgentBusy, TransportError
+from preflight.errors import AgentBusy, AgentRefused, TransportError
 from preflight.fleet.api import MAX_REPLY_BYTES
 from preflight.fleet.auth import SIGNATURE_HEADER, check_reply, sign_request
 
@@ -59,7 +59,7 @@ class AgentClient:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise TransportError(f"agent {self.target} at {self.where}: {_reason(error)}") from error
         if status == 401:
-            raise TransportError(f"agent {self.target} at {self.where} refused us: {_text(data)}")
+            raise AgentRefused(f"agent {self.target} at {self.where} refused us: {_text(data)}")
         try:
             check_reply(self.key, nonce, status, data, signature)
         except TransportError as error:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from preflight.errors import AgentBusy, ConfigError, TransportError, WorldError
+from preflight.errors import AgentBusy, AgentRefused, ConfigError, TransportError, WorldError
 from preflight.fleet import api, blame
 from preflight.fleet.backend import Choice, choose_backend
 from preflight.fleet.client import AgentClient, new_session
@@ -106,7 +106,9 @@ class Coordinator:
                 self.clients[address.name] = client
             else:
                 self.nodes.append(Node(name=address.name, gpu_note="the agent could not be asked"))
-                self._note(Incident(kind="agent_lost", text=str(reply), phase="", at_s=0, node=address.name))
+                refused = isinstance(reply, AgentRefused)
+                kind: IncidentKind = "agent_refused" if refused else "agent_lost"
+                self._note(Incident(kind=kind, text=str(reply), phase="", at_s=0, node=address.name))
         if not self.clients:
             raise WorldError("no agent answered:\n  " + "\n  ".join(i.text for i in self.incidents[:8]))
 

@@ -13,6 +13,7 @@ from preflight.model.topology import Topology
 IncidentKind = Literal[
     "agent_lost",
     "agent_busy",
+    "agent_refused",
     "worker_not_started",
     "worker_hung",
     "worker_died",

@@ -42,7 +42,7 @@ _SECTIONS: dict[str, dict[str, Reader]] = {
         "nodes": whole(MAX_WORLD_SIZE),
         "gpus_per_node": whole(1024),
         "gpu": text,
-        "gpu_memory": size(10**15),
+        "gpu_memory": size(10**15, low=10**9),
         "backend": one_of(*get_args(Backend)),
     },
 }

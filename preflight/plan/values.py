@@ -32,9 +32,17 @@ def count(high: int) -> Reader:
     return _number_or_text(parse_count, high, 'a whole number from 1 to {high}, or a text such as "70B" or "1.5T"')
 
 
-def size(high: int) -> Reader:
-    """Bytes: a whole number from 1 to `high`, or a text such as "80GB"."""
-    return _number_or_text(parse_bytes, high, 'a size up to {high} bytes, such as "80GB" or "64MiB"')
+def size(high: int, low: int = 1) -> Reader:
+    """Bytes: a whole number from `low` to `high`, or a text such as "80GB". 80 alone is 80 bytes, which nobody means."""
+    read_any = _number_or_text(parse_bytes, high, 'a size up to {high} bytes, such as "80GB" or "64MiB"')
+
+    def read(value: object) -> Any:
+        number = read_any(value)
+        if number < low:
+            raise WrongValueError(f'a size from {low} to {high} bytes, such as "80GB"')
+        return number
+
+    return read
 
 
 def one_of(*words: str, other: str | None = None) -> Reader:

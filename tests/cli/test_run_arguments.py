@@ -62,7 +62,7 @@ def test_any_text_for_hosts_is_read_or_refused(text):
         (["--local", "2x-1"], "expected NxM"),
         (["--local", "40x40"], "at most 64 workers on one machine"),
         (["--local", "2x2", "--budget", "soon"], "give for example 60s or 5m"),
-        (["--local", "2x2", "--budget", "5s"], "give at least 15s"),
+        (["--local", "2x2", "--budget", "5s"], "give at least 30s"),
         (["--local", "2x2", "--backend", "mpi"], "'mpi' is not one of"),
         (["--local", "2x2", "--out", "/proc/nothing"], "--out /proc/nothing: "),
     ],
