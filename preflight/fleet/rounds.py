@@ -12,7 +12,7 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
-from preflight.errors import TransportError
+from preflight.errors import AgentBusy, TransportError
 from preflight.fleet import api
 from preflight.fleet.client import AgentClient
 from preflight.model import Failure, Incident, Measurement, Probe
@@ -55,7 +55,7 @@ class RoundRunner:
         deadline_s = min(deadline_s, self.longest_s(probes))
         here = tuple(dict.fromkeys(self.nodes[rank] for probe in probes for rank in probe.ranks))
         here = tuple(node for node in here if node in self.clients)
-        lost: dict[str, str] = {}
+        lost: dict[str, TransportError] = {}
         host, store, incidents = await self._host_store(here, deadline_s, lost)
         if store is None:
             failure = Failure(kind="not_run", text="no agent could host the rendezvous")
@@ -83,7 +83,7 @@ class RoundRunner:
         return RoundResult(measurements=measured, incidents=tuple(incidents + _lost(lost)), lost_nodes=tuple(lost))
 
     async def _host_store(
-        self, nodes: Sequence[str], deadline_s: float, lost: dict[str, str]
+        self, nodes: Sequence[str], deadline_s: float, lost: dict[str, TransportError]
     ) -> tuple[str, api.StoreReply | None, list[Incident]]:
         """Let the first node that can host the rendezvous; a node whose agent doesn't answer is lost."""
         incidents: list[Incident] = []
@@ -99,14 +99,16 @@ class RoundRunner:
                 if await self._is_there(node):
                     incidents.append(Incident(kind="store_lost", text=str(error), phase="", at_s=0, node=node))
                 else:
-                    lost[node] = str(error)
+                    lost[node] = error
         return "", None, incidents + _lost(lost)
 
-    async def _ask(self, node: str, request: api.RoundRequest, lost: dict[str, str]) -> api.RoundReply | None:
+    async def _ask(
+        self, node: str, request: api.RoundRequest, lost: dict[str, TransportError]
+    ) -> api.RoundReply | None:
         try:
             return await self._beating(node, "/v1/round", request, api.RoundReply, request.deadline_s + REPLACE_S)
         except TransportError as error:
-            lost[node] = str(error)
+            lost[node] = error
             return None
 
     async def _beating(self, node: str, path: str, request: object, kind: type[T], deadline_s: float) -> T:
@@ -129,7 +131,9 @@ class RoundRunner:
         client = self.clients[node]
         timeout = aiohttp.ClientTimeout(total=BEAT_S)
         try:
-            async with client.session.get(f"http://{client.where}/healthz", timeout=timeout) as response:
+            async with client.session.get(
+                f"http://{client.where}/healthz", timeout=timeout, allow_redirects=False
+            ) as response:
                 return response.status == 200
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
             return False
@@ -159,7 +163,7 @@ def merge(
     probe: Probe,
     outcomes: Mapping[tuple[int, str], api.RankOutcome],
     nodes: Mapping[int, str],
-    lost: Mapping[str, str],
+    lost: Mapping[str, object],
 ) -> Measurement:
     """One measurement from what the ranks saw. If one failed, the failure that points at a rank says most."""
     seen = [outcomes[(rank, probe.subject)] for rank in probe.ranks if (rank, probe.subject) in outcomes]
@@ -189,10 +193,19 @@ def _vagueness(failure: Failure) -> tuple[bool, int]:
     return failure.rank is None, _MOST_TELLING.index(failure.kind)
 
 
-def _lost(lost: Mapping[str, str]) -> list[Incident]:
-    return [Incident(kind="agent_lost", text=text, phase="", at_s=0, node=node) for node, text in lost.items()]
+def _lost(lost: Mapping[str, object]) -> list[Incident]:
+    return [
+        Incident(
+            kind="agent_busy" if isinstance(error, AgentBusy) else "agent_lost",
+            text=str(error),
+            phase="",
+            at_s=0,
+            node=node,
+        )
+        for node, error in lost.items()
+    ]
 
 
-def _nothing(probes: Round, failure: Failure, incidents: list[Incident], lost: Mapping[str, str]) -> RoundResult:
+def _nothing(probes: Round, failure: Failure, incidents: list[Incident], lost: Mapping[str, object]) -> RoundResult:
     measurements = tuple(Measurement(probe=probe, failure=failure) for probe in probes)
     return RoundResult(measurements=measurements, incidents=tuple(incidents), lost_nodes=tuple(lost))

@@ -89,8 +89,11 @@ class Pool:
         zygote = await self._zygote(deadline_s)
         family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as listening:
-            listening.bind((self.address, 0))
-            listening.listen(1024)
+            try:
+                listening.bind((self.address, 0))
+                listening.listen(1024)
+            except OSError as error:
+                raise ProbeError(f"the rendezvous can't listen on {self.address}: {error.strerror}") from error
             port = listening.getsockname()[1]
             uid, gid = self.user or (None, None)
             spawn = Spawn(role="store", ticket=0, uid=uid, gid=gid, address=self.address)
@@ -158,8 +161,9 @@ class Pool:
         try:
             await child.channel.send(task)
             outcome = await child.channel.receive(FromWorker, max(0.1, deadline - time.monotonic()))
-            assert isinstance(outcome, Outcome)
-            assert outcome.number == task.number
+            while not (isinstance(outcome, Outcome) and outcome.number == task.number):
+                # an answer to a round whose coordinator left: nobody waits for it any more
+                outcome = await child.channel.receive(FromWorker, max(0.1, deadline - time.monotonic()))
         except asyncio.TimeoutError:
             kind: IncidentKind = "worker_hung"
             text = f"the worker of rank {rank} gave no answer to {probe.subject} within {request.deadline_s:g} s and {child.describe()}"

@@ -87,6 +87,9 @@ class Zygote:
         except Closed as error:
             _end(process, channel)
             raise ProbeError(f"the process that imports torch ended: {exit_text(process.returncode)}") from error
+        except BaseException:
+            _end(process, channel)
+            raise
         if isinstance(first, ZygoteFailed):
             _end(process, channel)
             missing = "No module named 'torch'" in first.text

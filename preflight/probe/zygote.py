@@ -31,12 +31,16 @@ def main(control_fd: int, parent_pid: int) -> None:
         control.send(msgspec.json.encode(ZygoteFailed(text=f"{type(error).__name__}: {error}"[:2000])))
         return
     gc.freeze()  # the children share these pages
-    control.send(msgspec.json.encode(ZygoteReady(versions=versions)))
+    with contextlib.suppress(OSError):  # the agent is gone: serve() sees the end of file
+        control.send(msgspec.json.encode(ZygoteReady(versions=versions)))
     _Zygote(control).serve()
 
 
 def _import_everything() -> dict[str, str]:
     """Import all that workers need, before a fork and before any change of user. Gives versions by name."""
+    os.environ.setdefault(
+        "TORCH_CPP_LOG_LEVEL", "ERROR"
+    )  # its warnings carry C++ stack frames whenever a peer vanishes
     import torch
 
     from preflight.probe import backends, collectives, store_host, timing, worker  # noqa: F401
