@@ -9,6 +9,8 @@
         TransportError      an agent could not be reached, or refused, or answered nonsense
           AgentBusy         an agent works for another run
           AgentRefused      an agent has another key, or is another node
+          NoAnswer          an agent did not answer in time, or not at all
+            AnswerLate        it did not, and yet it is there
 
 Our own mistakes are assertions, never one of these.
 """
@@ -64,3 +66,11 @@ class AgentBusy(TransportError):  # noqa: N818 - a state of the agent
 
 class AgentRefused(TransportError):  # noqa: N818 - an answer of the agent
     """An agent doesn't take our signature: no fault of its node."""
+
+
+class NoAnswer(TransportError):  # noqa: N818 - a state of the agent
+    """An agent can't be reached, or gave no answer in time."""
+
+
+class AnswerLate(NoAnswer):
+    """An answer did not come in time, and yet the agent is there: the wait may have been ours (a coordinator that was stopped)."""

@@ -22,24 +22,34 @@ T = TypeVar("T")
 MAX_FILE_BYTES = 512 * 2**20  # a report of 8192 GPUs is some 100 MB; more is a mistake, not a plan
 
 
-def read_bytes(path: str | Path) -> bytes:
+MAX_TOML_BYTES, MAX_TOML_LINE = 128 * 2**10, 4096  # a plan file is a few lines
+
+
+def readable(text: str) -> str:
+    """A path or an environment variable as text that can be saved: bytes that are no UTF-8 are spelled out."""
+    return os.fsencode(text).decode("utf-8", "backslashreplace")
+
+
+def read_bytes(path: str | Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     """The content of a file. Raises ConfigError if it can't be read, is no regular file, or is absurdly large."""
-    source = str(path)
+    source = readable(str(path))
     try:
         # O_NONBLOCK: a named pipe nobody writes to must not hold us for ever
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         raise ConfigError(source, f"can't be read: {_reason(error)}") from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise ConfigError(source, "is not a regular file")
     with os.fdopen(descriptor, "rb") as file:
         try:
-            data = file.read(MAX_FILE_BYTES + 1)
+            # no more room than the file needs: read(n) takes n bytes of memory at once
+            data = file.read(min(max_bytes, max(status.st_size, 65536)) + 1)
         except OSError as error:
             raise ConfigError(source, f"can't be read: {_reason(error)}") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(source, f"is larger than {MAX_FILE_BYTES // 2**20} MiB")
+    if len(data) > max_bytes or status.st_size > max_bytes:
+        raise ConfigError(source, f"is larger than {max_bytes // 1024} KiB")
     return data
 
 
@@ -49,9 +59,12 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         import tomllib
     else:
         import tomli as tomllib
-    data = read_bytes(path)
+    data = read_bytes(path, MAX_TOML_BYTES)
+    longest = max(map(len, data.split(b"\n")))
+    if longest > MAX_TOML_LINE:  # the parser takes quadratic time for a long dotted key
+        raise ConfigError(str(path), f"has a line of {longest} bytes; {MAX_TOML_LINE} are allowed")
     try:
-        document: dict[str, Any] = tomllib.loads(data.decode("utf-8"))
+        document: dict[str, Any] = tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise ConfigError(str(path), f"is not UTF-8 text (byte {error.start})") from error
     except ValueError as error:  # TOMLDecodeError, or Python's own refusal of a number of thousands of digits
@@ -73,11 +86,17 @@ def read_noun(path: str | Path, kind: type[T]) -> T:
 
 
 def write_atomically(path: str | Path, data: bytes | str, *, mode: int = 0o644) -> None:
-    """Write beside the target, then rename. Raises WorldError (full disk, no permission); the old file then stays."""
+    """Write beside the target, then rename. Raises WorldError (full disk, no permission); the old file then stays.
+
+    What is there and is no regular file is refused: renaming over /dev/null would break the machine, and following a link in a
+    folder that others can write to would let them choose what root overwrites.
+    """
     target = Path(path)
-    content = data.encode() if isinstance(data, str) else data
+    if os.path.lexists(target) and (target.is_symlink() or not target.is_file()):
+        raise WorldError(f"{target}: is a link, device, pipe or folder: name a regular file")
     beside = None
     try:
+        content = data.encode() if isinstance(data, str) else data
         descriptor, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -90,6 +109,11 @@ def write_atomically(path: str | Path, data: bytes | str, *, mode: int = 0o644) 
             with contextlib.suppress(OSError):
                 Path(beside).unlink()
         raise WorldError(f"{target}: can't be written: {_reason(error)}") from error
+    except BaseException:  # an interruption leaves nothing beside the target
+        if beside:
+            with contextlib.suppress(OSError):
+                Path(beside).unlink()
+        raise
 
 
 def _reason(error: Exception) -> str:

@@ -51,7 +51,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     else:
         yield from (_lost_node(node, incident, ranks, idle=True) for node, incident in idle.items())
     yield from (_lost_node(node, incident, ranks, idle=False) for node, incident in lost.items())
-    busy = {i.node for i in evidence.incidents if i.kind in {"agent_busy", "agent_refused"}}
+    busy = {i.node for i in evidence.incidents if i.kind in {"agent_busy", "agent_refused", "agent_late"}}
     judged = {rank.rank for rank in ranks if rank.node in lost or rank.node in idle or rank.node in busy}
     stories = [_story(rank, evidence.incidents, evidence.measurements) for rank in ranks if rank.rank not in judged]
     persisting = {subject for subject, tries in _by_subject(evidence.measurements).items() if _persists(tries)}
@@ -247,6 +247,11 @@ _OF_NO_RANK = {
         "the agent works for another run, so nothing was measured there",
         "an agent that is free",
         "run again when the other run has ended",
+    ),
+    "agent_late": (
+        "an answer did not come in time, and yet the agent is there",
+        "an answer in time",
+        "run again: a node under heavy load does this, or a coordinator that was itself stopped for a while",
     ),
     "agent_refused": (
         "the agent does not take our signature",

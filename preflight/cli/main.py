@@ -53,7 +53,7 @@ def preflight() -> None:
     """
 
 
-def run_command_line(arguments: Sequence[str]) -> int:
+def run_command_line(arguments: Sequence[str]) -> int:  # noqa: PLR0911 - one for each kind of end
     """Run one command and give its exit code. Errors that we expect become one message on stderr."""
     from preflight.errors import PreflightError
 
@@ -66,8 +66,11 @@ def run_command_line(arguments: Sequence[str]) -> int:
         error.show(file=sys.stderr)
         return 3
     except PreflightError as error:
-        print(f"preflight: {error}", file=sys.stderr)
+        print(f"preflight: {_printable(str(error))}", file=sys.stderr)
         return error.exit_code
+    except MemoryError:
+        print("preflight: there is not enough memory (ulimit -v, or the cgroup's limit)", file=sys.stderr)
+        return 3
     except OSError as error:
         print(f"preflight: {error.strerror or error}", file=sys.stderr)
         return 3
@@ -75,3 +78,8 @@ def run_command_line(arguments: Sequence[str]) -> int:
         print("preflight: interrupted", file=sys.stderr)
         return 3
     return result if isinstance(result, int) else 0
+
+
+def _printable(text: str) -> str:
+    """A message without the control characters by which a file's name could write over a terminal."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)

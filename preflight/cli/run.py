@@ -12,6 +12,7 @@ from preflight.cli.output import Format, exit_style_option, format_option, print
 from preflight.cli.progress import progress_bar
 from preflight.errors import UsageError, WorldError
 from preflight.formats import write_atomically
+from preflight.model import to_json
 from preflight.model.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def command(
     Exit codes: 0 go, 10 no-go, 3 undecided, 64 wrong usage, 78 bad plan or configuration.
     """
     from preflight.fleet.auth import read_key
+    from preflight.fleet.interrupt import Interruptions
     from preflight.fleet.run import run
     from preflight.plan.planfile import check_rules, read_job
     from preflight.registry import load_checks
@@ -74,20 +76,22 @@ def command(
     check_rules(job, {check.name: check.limits for check in checks})
     if out is not None:
         _make_folder(out)
-    with progress_bar() as progress:
-        report = run(
-            job,
-            checks,
-            progress=progress,
-            budget_s=budget_s,
-            backend=backend,
-            local=_local(local) if local else None,
-            agents=parse_hosts(hosts) if hosts else (),
-            key=read_key(key_file) if key_file else None,
-        )
-    if out is not None:
-        _write(report, out)
-    print_report(report, format_)
+    with Interruptions() as interruptions:  # until the report is out
+        with progress_bar() as progress:
+            report = run(
+                job,
+                checks,
+                progress=progress,
+                budget_s=budget_s,
+                backend=backend,
+                local=_local(local) if local else None,
+                agents=parse_hosts(hosts) if hosts else (),
+                key=read_key(key_file) if key_file else None,
+                interruptions=interruptions,
+            )
+        if out is not None:
+            _write(report, out)
+        print_report(report, format_)
     return exit_code(report.answer, report.findings, exit_style)
 
 
@@ -143,11 +147,11 @@ def _make_folder(out: Path) -> None:
 
 def _write(report: "Report", out: Path) -> None:
     """A file that can't be written is said, and changes no verdict: the report is printed all the same."""
-    from preflight.report.document import save_report
     from preflight.report.prometheus import metrics_text
 
-    try:
-        save_report(report, out / "report.json")
-        write_atomically(out / "preflight.prom", metrics_text(report))
-    except WorldError as error:
-        print(f"preflight: {error}", file=sys.stderr)
+    files: dict[str, bytes | str] = {"report.json": to_json(report), "preflight.prom": metrics_text(report)}
+    for name, content in files.items():
+        try:
+            write_atomically(out / name, content)
+        except WorldError as error:
+            print(f"preflight: {error}", file=sys.stderr)

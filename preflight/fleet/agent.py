@@ -27,6 +27,7 @@ from preflight.fleet.workers import Pool
 
 T = TypeVar("T")
 
+HUNG_UP_S = 5.0  # a coordinator that hangs up in the middle of a request, and comes back, does so at once
 LEASE_S = 60.0  # without any request for so long, and none under way, the coordinator is gone
 
 
@@ -56,6 +57,7 @@ class Agent:
         self.leave = asyncio.Event()
         self.last_request = time.monotonic()
         self.under_way = 0
+        self.given_up_s: float | None = None
         self.lock = asyncio.Lock()
         self.run_id: str | None = None  # the run that the workers belong to
         self.gate: Gatekeeper | None = None
@@ -93,7 +95,10 @@ class Agent:
     async def _watch_lease(self) -> None:
         while True:
             await asyncio.sleep(min(1.0, self.settings.lease_s / 4))
-            if not self.under_way and time.monotonic() - self.last_request > self.settings.lease_s:
+            now = time.monotonic()
+            given_up = self.given_up_s is not None and now > self.given_up_s
+            if not self.under_way and (given_up or now - self.last_request > self.settings.lease_s):
+                self.given_up_s = None
                 if self.settings.leave_with_lease:
                     self.leave.set()
                 self.run_id = None
@@ -114,11 +119,16 @@ class Agent:
             except Denied as denied:
                 return _denied(str(denied))
             self.under_way += 1
+            self.given_up_s = None
             try:
                 body = await asyncio.wait_for(request.read(), self.settings.receive_s)
                 if hashlib.sha256(body).hexdigest() != claim.body_sha256:
                     return _denied("the body is not the one that was signed")
                 status, reply = await _answer(body, kind, handler)
+            except asyncio.CancelledError:
+                # the coordinator hung up in the middle: it has ended, or it comes back at once
+                self.given_up_s = time.monotonic() + HUNG_UP_S
+                raise
             except asyncio.TimeoutError:
                 status, reply = 408, f"the body did not arrive within {self.settings.receive_s:g} s".encode()
             except web.HTTPRequestEntityTooLarge:

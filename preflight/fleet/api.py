@@ -78,7 +78,7 @@ class StoreReply(Strict, frozen=True, kw_only=True):
 
 
 class RoundRequest(Strict, frozen=True, kw_only=True):
-    """Run these probes with this node's ranks. Workers that haven't answered after `deadline_s` are killed and replaced."""
+    """Run these probes with this node's ranks. Workers that haven't answered after `deadline_s` are killed, and replaced if `replace`."""
 
     run_id: Name
     prefix: Name
@@ -89,6 +89,7 @@ class RoundRequest(Strict, frozen=True, kw_only=True):
     num_tasks: Annotated[int, msgspec.Meta(ge=1, le=2**20)]
     timeout_s: Seconds
     deadline_s: Seconds
+    replace: bool = True
 
     def __post_init__(self) -> None:
         """Raises ValueError for a probe that can't be meant: one message must not take a node's memory, or its workers for ever."""

@@ -36,6 +36,8 @@ class Channel:
         loop = asyncio.get_running_loop()
         try:
             data = await asyncio.wait_for(loop.sock_recv(self.ours, MAX_PACKET_BYTES), timeout_s)
+        except asyncio.TimeoutError:
+            raise  # an OSError too since Python 3.11, and no end of file
         except OSError as error:
             raise Closed(str(error)) from error
         if not data:

@@ -1,19 +1,24 @@
 """The coordinator's end of the wire: one signed call with a deadline, and a reply that is checked before it is believed."""
 
 import asyncio
+import contextlib
 import os
 from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
 
-from preflight.errors import AgentBusy, AgentRefused, TransportError
+from preflight.errors import AgentBusy, AgentRefused, AnswerLate, NoAnswer, TransportError
 from preflight.fleet.api import MAX_REPLY_BYTES
 from preflight.fleet.auth import SIGNATURE_HEADER, check_reply, sign_request
 
 T = TypeVar("T")
 
 CONNECT_S = 5.0
+BEAT_S, MISSED_BEATS = (
+    2.5,
+    2,
+)  # between signs of life, and how many in a row may be missed: a stopped agent is noticed after 10 s
 
 
 def new_session() -> aiohttp.ClientSession:
@@ -49,14 +54,14 @@ class AgentClient:
                 data = await _bounded(response)
                 status, signature = response.status, response.headers.get(SIGNATURE_HEADER)
         except aiohttp.ConnectionTimeoutError as error:
-            raise TransportError(
-                f"agent {self.target} at {self.where}: no connection within {CONNECT_S:g} s"
-            ) from error
+            raise NoAnswer(f"agent {self.target} at {self.where}: no connection within {CONNECT_S:g} s") from error
         except asyncio.TimeoutError as error:
-            raise TransportError(
+            raise NoAnswer(
                 f"agent {self.target} at {self.where} gave no answer to {path} within {deadline_s:g} s"
             ) from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, OSError) as error:
+            raise NoAnswer(f"agent {self.target} at {self.where}: {_reason(error)}") from error
+        except ValueError as error:
             raise TransportError(f"agent {self.target} at {self.where}: {_reason(error)}") from error
         if status == 401:
             raise AgentRefused(f"agent {self.target} at {self.where} refused us: {_text(data)}")
@@ -74,6 +79,41 @@ class AgentClient:
             raise TransportError(
                 f"agent {self.target} at {self.where} answered {path} with nonsense: {error}"
             ) from error
+
+    async def call_watched(self, path: str, request: object, reply_type: type[T], deadline_s: float) -> T:
+        """As `call`, but given up when the agent shows no sign of life meanwhile. Raises TransportError; AnswerLate if the agent is there."""
+        call = asyncio.ensure_future(self.call(path, request, reply_type, deadline_s))
+        missed = 0
+        try:
+            while missed < MISSED_BEATS:
+                done, _ = await asyncio.wait([call], timeout=BEAT_S)
+                if done:
+                    return await self._told_apart(call)
+                missed = 0 if await self.is_there() else missed + 1
+        finally:
+            call.cancel()
+            with contextlib.suppress(asyncio.CancelledError, TransportError):
+                await call
+        raise NoAnswer(f"agent {self.target} at {self.where} shows no sign of life")
+
+    async def _told_apart(self, call: "asyncio.Future[T]") -> T:
+        try:
+            return call.result()
+        except NoAnswer as error:
+            if await self.is_there():
+                raise AnswerLate(f"{error}; yet it is there") from error
+            raise
+
+    async def is_there(self) -> bool:
+        """Whether the agent answers at all."""
+        timeout = aiohttp.ClientTimeout(total=BEAT_S)
+        try:
+            async with self.session.get(
+                f"http://{self.where}/healthz", timeout=timeout, allow_redirects=False
+            ) as response:
+                return response.status == 200
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
+            return False
 
 
 async def _bounded(response: Any) -> bytes:

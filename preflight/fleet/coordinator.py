@@ -5,20 +5,21 @@ It judges nothing: it returns the evidence. Every phase ends by the budget; an i
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
 
-from preflight.errors import AgentBusy, AgentRefused, ConfigError, TransportError, WorldError
+from preflight.errors import ConfigError, NoAnswer, WorldError
 from preflight.fleet import api, blame
 from preflight.fleet.backend import Choice, choose_backend
 from preflight.fleet.client import AgentClient, new_session
+from preflight.fleet.local import Address
+from preflight.fleet.replies import failed, gather_calls, kind_of, renamed
 from preflight.fleet.rounds import RoundResult, RoundRunner, cut_short
 from preflight.fleet.task import Outcome, Progress, Request, Stopped, coverage_of, describe
 from preflight.model import Evidence, Failure, Incident, Inventory, Measurement, Node, Plan, Settings
-from preflight.model.evidence import IncidentKind
 from preflight.plan.build import build_plan
 from preflight.probe.schedule import Round, full_schedule, seconds_of
 
@@ -26,15 +27,24 @@ T = TypeVar("T")
 
 DISCOVER_S = 30.0
 START_S = 90.0  # importing torch from a cold network file system takes tens of seconds
-END_S = 8.0  # kept back from the budget: ending workers (3 s) and local agents (4 s), judging, writing
+AGENTS_S = 30.0
+END_S = 11.0  # kept back from the budget: a cut round's last answers (4 s), ending workers (3 s) and local agents (4 s)
 END_CALL_S = 3.0
 
 
 class Coordinator:
     """One run, from dialling to the evidence."""
 
-    def __init__(self, request: Request, progress: Progress, interrupted: asyncio.Event) -> None:
+    def __init__(
+        self,
+        request: Request,
+        progress: Progress,
+        interrupted: asyncio.Event,
+        connect: Callable[[float], Awaitable[tuple[Address, ...]]] | None = None,
+    ) -> None:
         self.request = request
+        self.agents = request.agents
+        self.connect = connect
         self.progress = progress
         self.began = time.monotonic()
         self.interrupted = interrupted
@@ -56,6 +66,8 @@ class Coordinator:
         stopped = None
         async with new_session() as session:
             try:
+                if self.connect:
+                    await self._timed("starting agents", self._connect(self.connect))
                 await self._timed("discovery", self._discover(session))
                 self._plan()
                 await self._timed("starting workers", self._start())
@@ -91,23 +103,34 @@ class Coordinator:
             task.cancel()
             await asyncio.wait([task], timeout=2)
 
+    async def _connect(self, connect: Callable[[float], Awaitable[tuple[Address, ...]]]) -> None:
+        self.progress("starting agents", 0, 1)
+        deadline_s = max(1.0, min(AGENTS_S, self.left_s() / 3))
+
+        async def connected() -> tuple[Address, ...]:
+            return await connect(deadline_s)
+
+        self.agents = await self._unless_interrupted(connected())
+
     async def _discover(self, session: aiohttp.ClientSession) -> None:
-        deadline_s = max(1.0, min(DISCOVER_S, self.left_s()))
+        deadline_s = max(1.0, min(DISCOVER_S, self.left_s() / 4))
         self.progress("discovering nodes", 0, 1)
-        clients = [
-            AgentClient(session, self.request.key, target=a.name, host=a.host, port=a.port) for a in self.request.agents
-        ]
+        clients = [AgentClient(session, self.request.key, target=a.name, host=a.host, port=a.port) for a in self.agents]
         request = api.DiscoverRequest(deadline_s=deadline_s)
-        calls = (client.call("/v1/discover", request, api.DiscoverReply, deadline_s + 5) for client in clients)
-        replies = await self._unless_interrupted(_gather(calls))
-        for address, client, reply in zip(self.request.agents, clients, replies, strict=True):
+        calls = (
+            failed(address.problem)
+            if address.problem
+            else client.call_watched("/v1/discover", request, api.DiscoverReply, deadline_s + 3)
+            for address, client in zip(self.agents, clients, strict=True)
+        )
+        replies = await self._unless_interrupted(gather_calls(calls))
+        for address, client, reply in zip(self.agents, clients, replies, strict=True):
             if isinstance(reply, api.DiscoverReply):
                 self.nodes.append(renamed(reply.node, address.name))
                 self.clients[address.name] = client
             else:
                 self.nodes.append(Node(name=address.name, gpu_note="the agent could not be asked"))
-                refused = isinstance(reply, AgentRefused)
-                kind: IncidentKind = "agent_refused" if refused else "agent_lost"
+                kind = kind_of(reply, "agent_lost")
                 self._note(Incident(kind=kind, text=str(reply), phase="", at_s=0, node=address.name))
         if not self.clients:
             raise WorldError("no agent answered:\n  " + "\n  ".join(i.text for i in self.incidents[:8]))
@@ -132,7 +155,7 @@ class Coordinator:
         assert self.plan
         assert self.choice
         self.progress("starting workers", 0, 1)
-        deadline_s = max(1.0, min(START_S, self.left_s()))
+        deadline_s = max(1.0, min(START_S, self.left_s() / 2))
         placed: dict[str, list[api.WorkerSpec]] = {}
         for rank in self.plan.placement.ranks:
             if rank.node not in self.clients:
@@ -144,15 +167,15 @@ class Coordinator:
             else:
                 placed.setdefault(rank.node, []).append(api.WorkerSpec(rank=rank.rank, gpu=rank.gpu_uuid))
         calls = (
-            self.clients[node].call(
+            self.clients[node].call_watched(
                 "/v1/start",
                 api.StartRequest(run_id=self.request.run_id, workers=tuple(specs), deadline_s=deadline_s),
                 api.StartReply,
-                deadline_s + 20,
+                deadline_s + 4,
             )
             for node, specs in placed.items()
         )
-        replies = await self._unless_interrupted(_gather(calls))
+        replies = await self._unless_interrupted(gather_calls(calls))
         for (node, specs), reply in zip(placed.items(), replies, strict=True):
             self._started(node, specs, reply)
         self.runner = RoundRunner(
@@ -164,7 +187,10 @@ class Coordinator:
 
     def _started(self, node: str, specs: Sequence[api.WorkerSpec], reply: api.StartReply | Exception) -> None:
         if not isinstance(reply, api.StartReply):
-            kind: IncidentKind = "agent_busy" if isinstance(reply, AgentBusy) else "worker_not_started"
+            kind = kind_of(reply, "worker_not_started")
+            if kind == "worker_not_started" and isinstance(reply, NoAnswer):
+                kind = "agent_lost"
+                self.clients.pop(node, None)
             self._note(Incident(kind=kind, text=str(reply), phase="", at_s=0, node=node))
             self.left_out.update({spec.rank: f"{node} started no worker" for spec in specs})
             return
@@ -252,7 +278,7 @@ class Coordinator:
     async def _end(self) -> None:
         request = api.EndRequest(run_id=self.request.run_id)
         calls = (client.call("/v1/end", request, api.EndReply, END_CALL_S) for client in self.clients.values())
-        for reply in await _gather(calls):
+        for reply in await gather_calls(calls):
             if isinstance(reply, api.EndReply):
                 for incident in reply.incidents:
                     self._note(incident)
@@ -281,32 +307,3 @@ class Coordinator:
             phases_s=self.phases_s,
             stopped=stopped,
         )
-
-
-def renamed(node: Node, name: str) -> Node:
-    """The node under the coordinator's name for it. Domains that are named after the node follow, or two nodes that call
-    themselves alike would seem to share NVLinks.
-    """
-    gpus = node.gpus and tuple(
-        msgspec.structs.replace(gpu, nvlink_domain=_renamed_domain(gpu.nvlink_domain, node.name, name))
-        for gpu in node.gpus
-    )
-    return msgspec.structs.replace(node, name=name, gpus=gpus)
-
-
-def _renamed_domain(domain: str | None, old: str, new: str) -> str | None:
-    if domain is not None and (domain == old or domain.startswith(f"{old}:")):
-        return new + domain[len(old) :]
-    return domain
-
-
-async def _gather(calls: Any) -> list[Any]:
-    """Results in order; a TransportError stands in the place of its result."""
-
-    async def one(call: Any) -> Any:
-        try:
-            return await call
-        except TransportError as error:
-            return error
-
-    return list(await asyncio.gather(*(one(call) for call in calls)))

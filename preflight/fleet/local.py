@@ -14,17 +14,19 @@ import sys
 import msgspec
 
 from preflight.errors import ProbeError
+from preflight.fleet.zygotes import process_state
 
 START_S = 30.0  # imports of aiohttp and psutil: 0.5 s, more on a cold or busy machine
 LEAVE_S = 4.0  # an agent kills and reaps its workers within 3 s
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an agent listens; `name` is the node's."""
+    """Where an agent listens; `name` is the node's. `problem`: it did not come up, and why."""
 
     name: str
     host: str
     port: int
+    problem: str | None = None
 
 
 class LocalAgents:
@@ -34,15 +36,16 @@ class LocalAgents:
         self.key = key
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    async def start(self, num_nodes: int) -> tuple[Address, ...]:
-        """Start them all at once. Raises ProbeError if one doesn't come up."""
+    async def start(self, num_nodes: int, deadline_s: float = START_S) -> tuple[Address, ...]:
+        """Start them all at once. One that doesn't come up in time has a `problem`. Raises ProbeError if none can be started."""
         names = [f"node{i}" for i in range(num_nodes)]
-        for name in names:
-            self._launch(name)
-        ports = await asyncio.gather(
-            *(self._port(process, name) for process, name in zip(self.processes, names, strict=True))
-        )
-        return tuple(Address(name=n, host="127.0.0.1", port=p) for n, p in zip(names, ports, strict=True))
+        try:
+            for name in names:
+                self._launch(name)
+        except OSError as error:
+            raise ProbeError(f"no agent can be started: {error.strerror}") from error
+        pairs = zip(self.processes, names, strict=True)
+        return tuple(await asyncio.gather(*(self._address(process, name, deadline_s) for process, name in pairs)))
 
     def _launch(self, name: str) -> None:
         key_read, key_write = os.pipe()
@@ -64,7 +67,7 @@ class LocalAgents:
             os.close(key_read)
             os.close(key_write)
 
-    async def _port(self, process: subprocess.Popen[bytes], name: str) -> int:
+    async def _address(self, process: subprocess.Popen[bytes], name: str, deadline_s: float) -> Address:
         assert process.stdout is not None
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=4096)
@@ -72,12 +75,15 @@ class LocalAgents:
         pipe = os.fdopen(os.dup(process.stdout.fileno()), "rb", buffering=0)
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
         try:
-            line = await asyncio.wait_for(reader.readline(), START_S)
-            return int(msgspec.json.decode(line)["port"])
-        except (asyncio.TimeoutError, ValueError, KeyError, TypeError, msgspec.DecodeError) as error:
-            raise ProbeError(f"the agent of {name} did not come up (exit code {process.poll()})") from error
+            line = await asyncio.wait_for(reader.readline(), deadline_s)
+            return Address(name=name, host="127.0.0.1", port=int(msgspec.json.decode(line)["port"]))
+        except asyncio.TimeoutError:
+            problem = f"it did not come up within {deadline_s:.0f} s and {process_state(process.pid)}"
+        except (ValueError, KeyError, TypeError, msgspec.DecodeError):
+            problem = f"it did not come up (exit code {process.poll()})"
         finally:
             transport.close()
+        return Address(name=name, host="127.0.0.1", port=0, problem=f"the agent of {name}: {problem}")
 
     async def stop(self) -> None:
         """Ask them to leave by closing their input; kill what hasn't after LEAVE_S, and their children die with them."""

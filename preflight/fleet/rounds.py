@@ -7,12 +7,10 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
 
-import aiohttp
 import msgspec
 
-from preflight.errors import AgentBusy, TransportError
+from preflight.errors import AgentBusy, AnswerLate, TransportError
 from preflight.fleet import api
 from preflight.fleet.client import AgentClient
 from preflight.model import Failure, Incident, Measurement, Probe
@@ -20,10 +18,8 @@ from preflight.probe.schedule import Round, seconds_of
 
 # how long a rank waits for its peers, and for one operation: gloo on a busy small machine needs 2 s at most, NCCL's first call on many GPUs 5 s
 TIMEOUT_S = {"gloo": 4.0, "nccl": 15.0}
+CUT_S = 4.0  # the same without a replacement: in a round that the budget cuts short nobody needs it
 REPLACE_S = 11.0  # after the deadline the agent kills and reaps (3 s) and replaces (6 s) what hung
-T = TypeVar("T")
-
-BEAT_S, MISSED_BEATS = 3.0, 2
 
 
 class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +48,7 @@ class RoundRunner:
         """Run one round within deadline_s. Raises nothing: what fails is in the result."""
         self.count += 1
         began = time.monotonic()
+        cut = deadline_s < self.longest_s(probes)
         deadline_s = min(deadline_s, self.longest_s(probes))
         here = tuple(dict.fromkeys(self.nodes[rank] for probe in probes for rank in probe.ranks))
         here = tuple(node for node in here if node in self.clients)
@@ -70,16 +67,18 @@ class RoundRunner:
             num_tasks=sum(len(probe.ranks) for probe in probes),
             timeout_s=min(timeout_s(self.backend, probes), max(1.0, deadline_s / 2)),
             deadline_s=max(1.0, deadline_s - (time.monotonic() - began)),
+            replace=not cut,
         )
         nodes = [node for node in here if node not in lost]
-        replies = await asyncio.gather(*(self._ask(node, request, lost) for node in nodes))
+        late: dict[str, TransportError] = {}
+        replies = await asyncio.gather(*(self._ask(node, request, lost, late) for node in nodes))
         with contextlib.suppress(TransportError):
             if host not in lost:
                 end = api.EndRequest(run_id=self.run_id, store_only=True)
                 await self.clients[host].call("/v1/end", end, api.EndReply, 5.0)
         outcomes = {(o.rank, o.subject): o for reply in replies if reply for o in reply.outcomes}
         incidents += [incident for reply in replies if reply for incident in reply.incidents]
-        measured = tuple(merge(probe, outcomes, self.nodes, lost) for probe in probes)
+        measured = tuple(merge(probe, outcomes, self.nodes, lost, late) for probe in probes)
         return RoundResult(measurements=measured, incidents=tuple(incidents + _lost(lost)), lost_nodes=tuple(lost))
 
     async def _host_store(
@@ -92,51 +91,29 @@ class RoundRunner:
             try:
                 return (
                     node,
-                    await self._beating(node, "/v1/store", request, api.StoreReply, request.deadline_s + 5),
+                    await self.clients[node].call_watched("/v1/store", request, api.StoreReply, request.deadline_s + 5),
                     incidents,
                 )
             except TransportError as error:
-                if await self._is_there(node):
+                if isinstance(error, AnswerLate) or await self.clients[node].is_there():
                     incidents.append(Incident(kind="store_lost", text=str(error), phase="", at_s=0, node=node))
                 else:
                     lost[node] = error
         return "", None, incidents + _lost(lost)
 
     async def _ask(
-        self, node: str, request: api.RoundRequest, lost: dict[str, TransportError]
+        self, node: str, request: api.RoundRequest, lost: dict[str, TransportError], late: dict[str, TransportError]
     ) -> api.RoundReply | None:
+        extra_s = REPLACE_S if request.replace else CUT_S
         try:
-            return await self._beating(node, "/v1/round", request, api.RoundReply, request.deadline_s + REPLACE_S)
+            return await self.clients[node].call_watched(
+                "/v1/round", request, api.RoundReply, request.deadline_s + extra_s
+            )
+        except AnswerLate as error:
+            late[node] = error
         except TransportError as error:
             lost[node] = error
-            return None
-
-    async def _beating(self, node: str, path: str, request: object, kind: type[T], deadline_s: float) -> T:
-        """A call that is given up when the agent shows no sign of life meanwhile. Raises TransportError."""
-        call = asyncio.ensure_future(self.clients[node].call(path, request, kind, deadline_s))
-        missed = 0
-        try:
-            while missed < MISSED_BEATS:
-                done, _ = await asyncio.wait([call], timeout=BEAT_S)
-                if done:
-                    return call.result()
-                missed = 0 if await self._is_there(node) else missed + 1
-        finally:
-            call.cancel()
-            with contextlib.suppress(asyncio.CancelledError, TransportError):
-                await call
-        raise TransportError(f"agent {node} at {self.clients[node].where} shows no sign of life")
-
-    async def _is_there(self, node: str) -> bool:
-        client = self.clients[node]
-        timeout = aiohttp.ClientTimeout(total=BEAT_S)
-        try:
-            async with client.session.get(
-                f"http://{client.where}/healthz", timeout=timeout, allow_redirects=False
-            ) as response:
-                return response.status == 200
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError):
-            return False
+        return None
 
 
 def cut_short(result: RoundResult) -> RoundResult:
@@ -164,6 +141,7 @@ def merge(
     outcomes: Mapping[tuple[int, str], api.RankOutcome],
     nodes: Mapping[int, str],
     lost: Mapping[str, object],
+    late: Mapping[str, object],
 ) -> Measurement:
     """One measurement from what the ranks saw. If one failed, the failure that points at a rank says most."""
     seen = [outcomes[(rank, probe.subject)] for rank in probe.ranks if (rank, probe.subject) in outcomes]
@@ -172,6 +150,8 @@ def merge(
         if nodes[rank] in lost:
             text = f"rank {rank} sits on {nodes[rank]}, whose agent was lost: {lost[nodes[rank]]}"
             failures.insert(0, Failure(kind="no_answer", text=text, rank=rank))
+        elif nodes[rank] in late:  # says nothing of the rank: the probe is repeated
+            failures.append(Failure(kind="timed_out", text=f"{late[nodes[rank]]}"))
         elif (rank, probe.subject) not in outcomes:
             failures.append(Failure(kind="not_run", text=f"rank {rank} was not asked", rank=rank))
     if failures:

@@ -5,18 +5,18 @@ import contextlib
 import os
 import platform
 import secrets
-import signal
 import time
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-
-import msgspec
 
 from preflight import __version__
 from preflight.errors import UsageError
 from preflight.fleet.auth import new_key
 from preflight.fleet.coordinator import Coordinator
+from preflight.fleet.interrupt import Interruptions
 from preflight.fleet.local import Address, LocalAgents
 from preflight.fleet.task import Outcome, Progress, Request
+from preflight.formats import readable
 from preflight.judge.run import judge
 from preflight.model import Check, Environment, Job, Report
 
@@ -40,8 +40,9 @@ def run(
     local: tuple[int, int] | None = None,
     agents: tuple[Address, ...] = (),
     key: bytes | None = None,
+    interruptions: Interruptions | None = None,
 ) -> Report:
-    """Measure and judge. Raises ConfigError, WorldError; SIGINT and SIGTERM end it early with a partial report.
+    """Measure and judge. Raises ConfigError, WorldError; an interruption ends it early with a partial report.
 
     `local` (agents, workers on each): on this machine. Else `agents`, with the key that they have.
     """
@@ -58,7 +59,7 @@ def run(
         per_node=local[1] if local else None,
         local=local is not None,
     )
-    outcome = asyncio.run(_gather(request, local[0] if local else 0, progress))
+    outcome = asyncio.run(_gather(request, local[0] if local else 0, progress, interruptions))
     findings, runs, answer = judge(outcome.evidence, checks, partial=outcome.stopped is not None)
     return Report(
         run_id=run_id,
@@ -77,21 +78,13 @@ def run(
     )
 
 
-async def _gather(request: Request, num_local: int, progress: Progress) -> Outcome:
-    began, interrupted = time.monotonic(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupted.set)
-    local = LocalAgents(request.key)
+async def _gather(request: Request, num_local: int, progress: Progress, interruptions: Interruptions | None) -> Outcome:
+    local, interrupted = LocalAgents(request.key), asyncio.Event()
+    if interruptions is not None:
+        interruptions.attach(interrupted)
+    connect = partial(local.start, num_local) if num_local else None
     try:
-        if num_local:
-            progress("starting agents", 0, 1)
-            request = msgspec.structs.replace(request, agents=await local.start(num_local))
-        coordinator = Coordinator(request, progress, interrupted)
-        coordinator.began = began
-        if num_local:
-            coordinator.phases_s["starting agents"] = time.monotonic() - began
-        return await coordinator.run()
+        return await Coordinator(request, progress, interrupted, connect).run()
     finally:
         await local.stop()
 
@@ -101,5 +94,7 @@ def _environment(outcome: Outcome) -> Environment:
     for name in ("aiohttp", "numpy", "msgspec", "nvidia-ml-py"):
         with contextlib.suppress(PackageNotFoundError):
             versions[name] = version(name)
-    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_STEERING)}
+    variables = {
+        readable(name): readable(value) for name, value in sorted(os.environ.items()) if name.startswith(_STEERING)
+    }
     return Environment(versions={**versions, **outcome.versions}, variables=variables)

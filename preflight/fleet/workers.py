@@ -7,7 +7,7 @@ import time
 from preflight.errors import ProbeError
 from preflight.fleet.api import RankOutcome, RoundReply, RoundRequest, StartReply, StartRequest, StoreReply, WorkerSpec
 from preflight.fleet.channel import Closed
-from preflight.fleet.zygotes import Child, Zygote, zygote_command
+from preflight.fleet.zygotes import Child, Zygote, exit_text, zygote_command
 from preflight.model import Failure, Incident, Probe
 from preflight.model.evidence import IncidentKind
 from preflight.probe.messages import FromWorker, Outcome, Spawn, Task, WorkerFailed, WorkerReady
@@ -29,6 +29,7 @@ class Pool:
         self.store: Child | None = None
         self.began = time.monotonic()
         self.tasks = 0
+        self.untold: list[Incident] = []  # what happened between two rounds
 
     async def start(self, request: StartRequest) -> StartReply:
         """Start a worker for each rank, all at once. A rank that doesn't get ready is an incident, not an error."""
@@ -49,12 +50,21 @@ class Pool:
 
     async def _zygote(self, deadline_s: float) -> Zygote:
         if self.zygote is not None and not self.zygote.alive:
+            self._bury()
             await self.zygote.stop()
             self.zygote = None
-            self.workers.clear()  # they died with it
         if self.zygote is None:
             self.zygote = await Zygote.start(zygote_command(), deadline_s)
         return self.zygote
+
+    def _bury(self) -> None:
+        """The workers of a zygote that has ended died with it, wherever they were; each is told of with the next reply."""
+        assert self.zygote is not None
+        how = exit_text(self.zygote.process.poll()) if self.zygote.process.poll() is not None else "no more usable"
+        for rank in self.workers:
+            text = f"the worker of rank {rank} ended with the process that forks the workers of {self.node} ({how})"
+            self.untold.append(self._incident("worker_died", text, rank))
+        self.workers.clear()
 
     async def _start_worker(self, zygote: Zygote, spec: WorkerSpec, deadline_s: float) -> Incident | None:
         uid, gid = self.user or (None, None)
@@ -120,10 +130,12 @@ class Pool:
         done = await asyncio.gather(*(self._run_rank(rank, probe, request, deadline) for rank, probe in jobs.items()))
         incidents = [incident for _, incidents in done for incident in incidents]
         if self.zygote is not None and not self.zygote.alive:
-            self.workers.clear()
+            self._bury()
         lost = [WorkerSpec(rank=rank, gpu=gpu) for rank, gpu in self.gpus.items() if rank not in self.workers]
-        if lost:
+        if lost and request.replace:
             incidents += await self._replace(lost)
+        incidents += self.untold
+        self.untold = []
         return RoundReply(outcomes=tuple(outcome for outcome, _ in done), incidents=tuple(incidents))
 
     async def _replace(self, lost: list[WorkerSpec]) -> list[Incident]:
@@ -143,7 +155,7 @@ class Pool:
     ) -> tuple[RankOutcome, list[Incident]]:
         child = self.workers.get(rank)
         if child is None:
-            failure = Failure(kind="not_run", text=f"rank {rank} has no worker", rank=rank)
+            failure = Failure(kind="crashed", text=f"rank {rank} has no worker: it ended before", rank=rank)
             return RankOutcome(rank=rank, subject=probe.subject, failure=failure), []
         self.tasks += 1
         task = Task(

@@ -16,7 +16,7 @@ import msgspec
 
 from preflight.errors import ProbeError
 from preflight.fleet.channel import Channel, Closed
-from preflight.probe.messages import Exited, FromZygote, Spawn, Spawned, ZygoteFailed, ZygoteReady
+from preflight.probe.messages import Exited, FromZygote, Spawn, Spawned, SpawnFailed, ZygoteFailed, ZygoteReady
 
 REAP_S = 3.0  # after SIGKILL a process is gone within milliseconds, unless it sleeps uninterruptibly in a driver
 
@@ -49,7 +49,8 @@ class Child:
         try:
             await asyncio.wait_for(self.ended.wait(), REAP_S)
         except asyncio.TimeoutError:
-            return not os.access(f"/proc/{self.pid}", os.F_OK)
+            # one that has ended and is not reaped yet (the zygote may be stopped) holds nothing any more
+            return process_state(self.pid) in {GONE, ENDED}
         return True
 
 
@@ -113,6 +114,9 @@ class Zygote:
             text = "the process that forks workers " + (process_state(self.process.pid) if self.alive else "has ended")
             self.alive = False
             raise ProbeError(text) from error
+        except ProbeError:
+            channel.close()
+            raise
         finally:
             self.waiting.pop(ticket, None)
 
@@ -125,6 +129,10 @@ class Zygote:
                     child = self.children[message.ticket] = Child(channel, message.pid)
                     if not future.done():
                         future.set_result(child)
+                elif isinstance(message, SpawnFailed) and message.ticket in self.waiting:
+                    future = self.waiting[message.ticket][1]
+                    if not future.done():
+                        future.set_exception(ProbeError(message.text))
                 elif isinstance(message, Exited) and message.ticket in self.children:
                     self._ended(self.children.pop(message.ticket), message.code)
         self.alive = False
@@ -172,6 +180,7 @@ def zygote_command() -> list[str]:
     return [sys.executable, "-I", "-c", _BOOTSTRAP, *(path for path in sys.path if path)]
 
 
+GONE, ENDED = "is gone", "is ended (Z)"
 _STATES = {"R": "running", "S": "sleeping", "D": "uninterruptible sleep", "T": "stopped", "t": "traced", "Z": "ended"}
 
 
@@ -180,7 +189,7 @@ def process_state(pid: int) -> str:
     try:
         letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        return "is gone"
+        return GONE
     return f"is {_STATES.get(letter, 'in state')} ({letter})"
 
 

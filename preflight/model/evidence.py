@@ -14,6 +14,7 @@ IncidentKind = Literal[
     "agent_lost",
     "agent_busy",
     "agent_refused",
+    "agent_late",
     "worker_not_started",
     "worker_hung",
     "worker_died",

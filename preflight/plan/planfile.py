@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from preflight.errors import ConfigError
-from preflight.formats import read_toml
+from preflight.formats import read_toml, readable
 from preflight.model import Backend, Hardware, Job, ModelShape, Need, Parallel, Rule, Severity, Training
 from preflight.plan.layout import MAX_WORLD_SIZE, ORDERS
 from preflight.plan.values import Reader, WrongValueError, count, one_of, show, size, text, whole
@@ -51,7 +51,7 @@ _RULE_KEYS = ("severity", "need", "limits")
 
 def read_job(path: str | Path) -> Job:
     """The job that a plan file describes. Raises ConfigError."""
-    source = str(path)
+    source = readable(str(path))
     document = read_toml(path)
     _refuse_unknown(source, None, document, [*_SECTIONS, "rules"], "section")
     model, parallel, training, hardware = (_read_section(source, name, document) for name in _SECTIONS)

@@ -45,6 +45,13 @@ class Spawned(msgspec.Struct, frozen=True, kw_only=True, tag="spawned"):
     pid: int
 
 
+class SpawnFailed(msgspec.Struct, frozen=True, kw_only=True, tag="spawn_failed"):
+    """The kernel refused to fork (process limit, memory)."""
+
+    ticket: int
+    text: str
+
+
 class Exited(msgspec.Struct, frozen=True, kw_only=True, tag="exited"):
     """A forked process ended. `code` is negative for a signal, as subprocess has it."""
 
@@ -53,7 +60,7 @@ class Exited(msgspec.Struct, frozen=True, kw_only=True, tag="exited"):
     code: int
 
 
-FromZygote = ZygoteReady | ZygoteFailed | Spawned | Exited
+FromZygote = ZygoteReady | ZygoteFailed | Spawned | SpawnFailed | Exited
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task", forbid_unknown_fields=True):

@@ -21,9 +21,9 @@ from preflight.probe.timing import members_of, time_operation
 
 def work(channel: socket.socket, rank: int, gpu: str | None) -> None:
     """Serve tasks until the agent closes the channel."""
-    threading.Thread(target=_leave_with_agent, args=(channel.fileno(),), daemon=True).start()
-    torch.set_num_threads(1)
     try:
+        threading.Thread(target=_leave_with_agent, args=(channel.fileno(),), daemon=True).start()
+        torch.set_num_threads(1)
         found = take_gpu(gpu)
     except Exception as error:  # noqa: BLE001 - CUDA may raise anything; the agent tells the user
         channel.send(msgspec.json.encode(WorkerFailed(text=f"{type(error).__name__}: {error}"[:2000])))

@@ -15,7 +15,7 @@ import sys
 
 import msgspec
 
-from preflight.probe.messages import MAX_PACKET_BYTES, Exited, Spawn, Spawned, ZygoteFailed, ZygoteReady
+from preflight.probe.messages import MAX_PACKET_BYTES, Exited, Spawn, Spawned, SpawnFailed, ZygoteFailed, ZygoteReady
 from preflight.probe.process import die_with_parent, drop_privileges, name_process
 
 
@@ -87,11 +87,16 @@ class _Zygote:
             return False
         spawn = msgspec.json.decode(data, type=Spawn)
         parent_pid = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            self._child(spawn, descriptors, parent_pid)
-        for descriptor in descriptors:
-            os.close(descriptor)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._child(spawn, descriptors, parent_pid)
+        except OSError as error:
+            self._tell(SpawnFailed(ticket=spawn.ticket, text=f"can't fork: {error.strerror}"))
+            return True
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
         self.tickets[pid] = spawn.ticket
         self._tell(Spawned(ticket=spawn.ticket, pid=pid))
         return True
@@ -137,7 +142,7 @@ class _Zygote:
             if ticket is not None:
                 self._tell(Exited(ticket=ticket, pid=pid, code=os.waitstatus_to_exitcode(status)))
 
-    def _tell(self, message: Spawned | Exited) -> None:
+    def _tell(self, message: Spawned | SpawnFailed | Exited) -> None:
         with contextlib.suppress(OSError):  # the agent is gone: the next read says so
             self.control.send(msgspec.json.encode(message))
 
