@@ -22,7 +22,7 @@ T = TypeVar("T")
 MAX_FILE_BYTES = 512 * 2**20  # a report of 8192 GPUs is some 100 MB; more is a mistake, not a plan
 
 
-MAX_TOML_BYTES, MAX_TOML_LINE = 128 * 2**10, 4096  # a plan file is a few lines
+MAX_TOML_BYTES, MAX_TOML_LINE = 128 * 2**10, 8192  # a plan file is a few lines
 
 
 def readable(text: str) -> str:

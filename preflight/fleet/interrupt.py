@@ -28,9 +28,9 @@ class Interruptions:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give them back."""
+        """Give them back. Once asked to end, we are ending: what comes now is ignored, or it would change the exit code."""
         for number, handler in self.before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if self.requested else handler)
 
     def attach(self, event: asyncio.Event) -> None:
         """Set this event of the running loop when a signal comes, or has come."""

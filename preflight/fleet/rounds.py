@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -141,7 +142,7 @@ def merge(
     outcomes: Mapping[tuple[int, str], api.RankOutcome],
     nodes: Mapping[int, str],
     lost: Mapping[str, object],
-    late: Mapping[str, object],
+    late: Mapping[str, object] = MappingProxyType({}),
 ) -> Measurement:
     """One measurement from what the ranks saw. If one failed, the failure that points at a rank says most."""
     seen = [outcomes[(rank, probe.subject)] for rank in probe.ranks if (rank, probe.subject) in outcomes]

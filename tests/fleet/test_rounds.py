@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from preflight.errors import TransportError
+from preflight.errors import AgentBusy, AnswerLate, TransportError
 from preflight.fleet import api
 from preflight.fleet.rounds import RoundResult, RoundRunner, cut_short, merge, timeout_s
 from preflight.model import Failure, Incident, Measurement, Samples
@@ -124,6 +124,14 @@ class Said:
     def __init__(self, agents: Agents, node: str, told: dict[str, object]) -> None:
         self.agents, self.node, self.told = agents, node, told
 
+    alive = False
+
+    async def is_there(self) -> bool:
+        return self.alive
+
+    async def call_watched(self, path, request, kind, deadline_s):
+        return await self.call(path, request, kind, deadline_s)
+
     async def call(self, path, request, kind, deadline_s):
         self.agents.asked.append((self.node, path))
         answer = self.told[path]
@@ -144,19 +152,16 @@ def healthy(*ranks: int) -> dict[str, object]:
     }
 
 
-def run(agents: Agents, monkeypatch, alive: bool = False) -> RoundResult:
+def run(agents: Agents, alive: bool = False) -> RoundResult:
     runner = RoundRunner("r", "gloo", NODES, agents.clients)
-
-    async def is_there(_: str) -> bool:
-        return alive
-
-    monkeypatch.setattr(runner, "_is_there", is_there)
+    for client in agents.clients.values():
+        client.alive = alive
     return asyncio.run(runner.run((PAIR,), 30))
 
 
-def test_a_round_asks_each_node_once_and_ends_its_rendezvous(monkeypatch):
+def test_a_round_asks_each_node_once_and_ends_its_rendezvous():
     agents = Agents(node0=healthy(0), node1=healthy(2))
-    result = run(agents, monkeypatch)
+    result = run(agents)
     assert result.measurements[0].samples
     assert result.incidents == ()
     assert agents.asked == [
@@ -167,25 +172,38 @@ def test_a_round_asks_each_node_once_and_ends_its_rendezvous(monkeypatch):
     ]
 
 
-def test_a_node_that_is_lost_in_a_round_is_named_and_costs_its_pair(monkeypatch):
+def test_a_node_that_is_lost_in_a_round_is_named_and_costs_its_pair():
     agents = Agents(node0=healthy(0), node1={"/v1/round": GONE})
-    result = run(agents, monkeypatch)
+    result = run(agents)
     assert result.lost_nodes == ("node1",)
     assert [(i.kind, i.node) for i in result.incidents] == [("agent_lost", "node1")]
     assert result.measurements[0].failure.rank == 2
 
 
-def test_the_next_node_hosts_the_rendezvous_when_the_first_can_not(monkeypatch):
+def test_the_next_node_hosts_the_rendezvous_when_the_first_can_not():
     agents = Agents(node0={**healthy(0), "/v1/store": GONE}, node1=healthy(2))
-    result = run(agents, monkeypatch, alive=True)
+    result = run(agents, alive=True)
     assert result.measurements[0].samples
     assert result.lost_nodes == ()
     assert [(i.kind, i.node) for i in result.incidents] == [("store_lost", "node0")]
     assert agents.asked[-1] == ("node1", "/v1/end")
 
 
-def test_without_any_rendezvous_nothing_ran_and_no_rank_is_blamed(monkeypatch):
+def test_without_any_rendezvous_nothing_ran_and_no_rank_is_blamed():
     agents = Agents(node0={"/v1/store": GONE}, node1={"/v1/store": GONE})
-    result = run(agents, monkeypatch, alive=True)
+    result = run(agents, alive=True)
     assert result.measurements[0].failure == Failure(kind="not_run", text="no agent could host the rendezvous")
     assert {i.kind for i in result.incidents} == {"store_lost"}
+
+
+def test_an_agent_that_is_there_and_whose_answer_came_too_late_is_not_lost_and_no_rank_is_blamed():
+    agents = Agents(node0=healthy(0), node1={"/v1/round": AnswerLate("no answer within 23 s; yet it is there")})
+    result = run(agents, alive=True)
+    assert result.lost_nodes == ()
+    assert result.incidents == ()
+    assert (result.measurements[0].failure.kind, result.measurements[0].failure.rank) == ("timed_out", None)
+
+
+def test_an_agent_that_works_for_another_run_is_busy_not_lost():
+    agents = Agents(node0=healthy(0), node1={"/v1/round": AgentBusy("works for run x")})
+    assert [i.kind for i in run(agents).incidents] == ["agent_busy"]

@@ -2,12 +2,13 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from preflight.model import Verdict
-from tests.fleet.runs import Run
+from tests.fleet.runs import Run, until
 
 pytestmark = [pytest.mark.fabric, pytest.mark.timeout(180)]
 
@@ -44,6 +45,8 @@ def test_a_worker_stopped_or_killed_in_the_middle_is_named_and_costs_only_its_ow
     named = findings_about(run, "rank 3")
     assert [f.verdict for f in named] in ([Verdict.FAIL], [Verdict.UNKNOWN])
     assert not [f for f in report.findings if f.check == "reachable" and f.verdict == Verdict.FAIL and f not in named]
+    seen = {incident.kind for incident in report.evidence.incidents if incident.rank == 3}
+    assert seen == {"worker_hung" if number == signal.SIGSTOP else "worker_died"}
     others = [m for m in report.evidence.measurements if 3 not in m.probe.ranks]
     assert others
     assert all(m.samples for m in others)
@@ -74,14 +77,39 @@ def test_an_agent_stopped_or_killed_costs_its_node_and_is_named(run, number):
     run.gone()
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
-def test_a_zygote_stopped_or_killed_does_not_hang_the_run(run, number):
+def test_a_zygote_that_is_stopped_does_not_hang_the_run(run):
     run.until_busy(run.find("pf-rank-3"))
-    zygote = run.find("pf-zygote")
-    os.kill(zygote, number)
+    os.kill(run.find("pf-zygote"), signal.SIGSTOP)
     assert run.wait() in {0, 3, 10}
     assert run.report().duration_s < 60
     run.gone()
+
+
+def test_a_zygote_that_is_killed_is_told_of_with_each_worker_that_died_with_it(run):
+    run.until_busy(run.find("pf-rank-3"))
+    os.kill(run.find("pf-zygote"), signal.SIGKILL)
+    assert run.wait() in {3, 10}
+    report = run.report()
+    dead = {i.rank for i in report.evidence.incidents if i.kind == "worker_died"}
+    assert dead in ({0, 1}, {2, 3})
+    assert all(findings_about(run, f"rank {rank}") for rank in dead)
+    assert report.duration_s < 60
+    run.gone()
+
+
+def test_an_agent_that_is_stopped_while_it_starts_keeps_the_budget_and_the_other_node(tmp_path):
+    run = Run(tmp_path, "--local", "2x2", "--budget", "40s")
+    try:
+        second = until(lambda: run.agents()[1] if len(run.agents()) == 2 else None, 30, "both agents")
+        os.kill(second, signal.SIGSTOP)
+        assert run.wait() == 10
+        report = run.report()
+        assert report.duration_s < 40
+        assert [f.verdict for f in findings_about(run, "node1")] == [Verdict.FAIL]
+        assert [m for m in report.evidence.measurements if m.samples and set(m.probe.ranks) == {0, 1}]
+        run.gone()
+    finally:
+        run.kill_all()
 
 
 def test_a_rendezvous_server_that_is_killed_blames_no_rank(run):
@@ -110,6 +138,48 @@ def test_an_interrupted_run_reports_what_it_has_and_says_that_it_is_partial(run,
     assert report.evidence.measurements
     assert "PARTIAL" in run.stdout
     run.gone()
+
+
+def test_ctrl_c_again_and_again_still_gives_the_partial_report(run):
+    run.until_busy(run.find("pf-rank-3"))
+    os.kill(run.process.pid, signal.SIGINT)
+
+    def again() -> bool | None:
+        if run.process.poll() is None:
+            os.kill(run.process.pid, signal.SIGINT)
+            return None
+        return True
+
+    until(again, 30, "the end")
+    assert run.wait(5) == 3
+    assert run.report().partial
+    assert not [p for p in run.out.iterdir() if p.name.startswith(".")]
+    run.gone()
+
+
+def test_a_coordinator_that_was_stopped_for_a_while_blames_nobody(tmp_path):
+    run = Run(tmp_path, "--local", "2x2", "--budget", "120s")
+    try:
+        run.until_busy(run.find("pf-rank-3"))
+        os.kill(run.process.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        until(lambda: time.monotonic() - began > 32 or None, 40, "more than any call may take")
+        os.kill(run.process.pid, signal.SIGCONT)
+        assert run.wait() in {0, 3}
+        assert not [f for f in run.report().findings if f.verdict == Verdict.FAIL]
+        run.gone()
+    finally:
+        run.kill_all()
+
+
+def test_a_variable_that_is_no_utf8_costs_no_report(tmp_path, monkeypatch):
+    monkeypatch.setitem(os.environb, b"NCCL_TEST", b"\xff")
+    run = Run(tmp_path, "--local", "1x2", nodes=1, per_node=2)
+    try:
+        run.wait()
+        assert run.report().environment.variables["NCCL_TEST"] == "\\xff"
+    finally:
+        run.kill_all()
 
 
 def test_a_small_budget_is_kept_and_states_its_coverage(tmp_path):

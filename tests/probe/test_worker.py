@@ -166,14 +166,14 @@ def test_a_rendezvous_that_is_lost_while_ranks_wait_names_none_of_them(agent):
         assert outcome.failure.rank is None
 
 
-def test_a_rank_without_a_worker_is_not_run(agent):
+def test_a_rank_whose_worker_ended_before_is_told_of_and_gets_another(agent):
     child = agent.pool.workers.pop(3)
     try:
         reply = agent.do(agent.pool.run_round(agent.request(agent.store(), (asked((2, 3)),), 1)))
     finally:
         agent.do(child.kill())
     outcomes = {outcome.rank: outcome for outcome in reply.outcomes}
-    assert (outcomes[3].failure.kind, outcomes[3].failure.rank) == ("not_run", 3)
+    assert (outcomes[3].failure.kind, outcomes[3].failure.rank) == ("crashed", 3)
     assert outcomes[2].failure.rank == 3
     assert agent.round(asked((2, 3)))[3].data_correct is True  # it was replaced
 
