@@ -126,3 +126,15 @@ def test_an_archive_that_is_not_whole_is_refused(tmp_path):
     done = install(tmp_path, "--prefix", str(tmp_path / "own"), "--python", sys.executable)
     assert done.returncode != 0
     assert "unpack the whole archive" in done.stderr
+
+
+@pytest.mark.skipif(
+    any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv")), reason="a container is an environment"
+)
+def test_a_python_of_the_system_is_not_installed_into_unasked(archive, tmp_path):
+    python = tmp_path / "python3"  # new enough, in no environment, and unable to install anything
+    python.write_text('#!/bin/sh\ncase "$*" in *version_info*) exit 0 ;; esac\nexit 1\n')
+    python.chmod(0o755)
+    done = install(archive, "--into-current-environment", "--python", str(python))
+    assert done.returncode != 0
+    assert "belongs to no container, conda or virtual environment" in done.stderr

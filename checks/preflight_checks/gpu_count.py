@@ -67,7 +67,8 @@ def _judge_node(node: Node, gpus: tuple[Gpu, ...], needed: int, expected: str) -
         verdict=Verdict.FAIL,
         observed=observed,
         expected=expected,
-        remedy=f"repair the GPUs of {node.name} (reset, or MIG off), or leave the node out of the job",
+        remedy=f"repair the GPUs of {node.name} (reset, or MIG off), or leave the node out of the job"
+        + ("" if node.gpus else '; if CPUs are meant, say backend = "auto" under [hardware], or --backend gloo'),
         blames=_blamed(node, unusable),
     )
 

@@ -33,6 +33,13 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         for groups in kinds.values():
             if len(groups) > 1:
                 yield from _judge_kind(axis, groups, repeats, shortfall)
+            else:
+                yield Finding(
+                    check="group_busbw",
+                    subject=groups[0].name,
+                    verdict=Verdict.SKIP,
+                    observed="no other group of its axis, size and number of nodes to compare it with",
+                )
 
 
 def _judge_kind(axis: str, groups: list[Group], repeats: dict[str, list[float]], shortfall: float) -> Iterator[Finding]:
@@ -85,9 +92,9 @@ def _unmeasured(group: Group, evidence: Evidence) -> Finding:
         check="group_busbw",
         subject=group.name,
         verdict=Verdict.UNKNOWN,
-        observed=f"no figure for ranks {fold_numbers(group.ranks)}: {failures[-1] if failures else 'the budget did not reach it'}",
+        observed=f"no figure for ranks {fold_numbers(group.ranks)}: {failures[-1] if failures else 'it was not reached'}",
         expected="a figure for every planned group",
-        remedy="" if failures else "give a larger --budget",
+        remedy="" if failures else "let the run go on to its end, with a larger --budget if need be",
     )
 
 

@@ -67,6 +67,12 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             kinds.setdefault("pairs inside nodes" if inside else "pairs between nodes", {})[(a, b)] = values
     for name, rates in kinds.items():
         if len(rates) < 3:
+            yield Finding(
+                check="pair_outlier",
+                subject=name,
+                verdict=Verdict.SKIP,
+                observed=f"{len(rates)} measured: too few to tell a slow one from a fast one",
+            )
             continue
         judged = _class(name, rates, _routes(rates, placed, evidence.inventory), shortfall)
         noise = relative_noise(rates.values())

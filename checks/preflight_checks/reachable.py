@@ -19,6 +19,15 @@ _NAMED = {
 }
 
 
+# what the kernel says when a limit of the user or the cgroup is reached, which is no fault of a rank
+_LIMITS = (
+    "can't start new thread",
+    "Resource temporarily unavailable",
+    "Cannot allocate memory",
+    "Too many open files",
+)
+
+
 class _Story(NamedTuple):
     """What happened to one rank: what its agent saw, its measurements in the order in which they were made, and the positions among them
     of the failures that point at it.
@@ -139,7 +148,10 @@ def _rank(story: _Story, persisting: set[str], placed: Sequence[Rank]) -> Findin
     if started and story.recovered and len(story.partners) == 1 and subjects <= persisting:
         return None  # it fails with the same partners only: that is what to look at
     texts = "; ".join(dict.fromkeys([i.text for i in mine] or [m.failure.text for m in bad if m.failure]))
-    certain = not started or (not story.recovered and len(story.partners) > 1 and not _one_route(story, placed))
+    short = not started and any(words in texts for words in _LIMITS)
+    certain = (not started and not short) or (
+        not story.recovered and len(story.partners) > 1 and not _one_route(story, placed)
+    )
     often = f" {len(bad)} times" if len(bad) > 1 else " once"
     when = f" ({mine[0].phase}, {mine[0].at_s:.1f} s after the start)" if mine else ""
     with_whom = f", with {len(story.partners)} different partners" if len(story.partners) > 1 else ""
@@ -150,6 +162,9 @@ def _rank(story: _Story, persisting: set[str], placed: Sequence[Rank]) -> Findin
         verdict = Verdict.FAIL
         blames = Part(kind="rank", name=f"rank {rank.rank} on {rank.node}", confidence="likely")
         remedy = f"leave {rank.node} out, and look at its local rank {rank.local_rank}"
+    elif short:
+        blames = Part(kind="environment", name=f"the limits of {rank.node}", confidence="likely")
+        remedy = "raise the limit (ulimit -u, -n, -v, or the cgroup's), or run fewer workers"
     elif story.recovered and started:
         told += ", then worked again"
         verdict = Verdict.UNKNOWN if mine or subjects & persisting else Verdict.WARN

@@ -3,13 +3,14 @@
 #   ./install.sh [--prefix DIR] [--python PYTHON]   into a virtual environment of its own (default /opt/preflight); DIR should be
 #                                                   on the node's own disk: a shared file system that hangs would hang the check too
 #   ./install.sh --into-current-environment         into the active container, conda or virtual environment, so that probes use its torch;
-#                                                   nothing that is there is replaced
+#                                                   nothing that is there is replaced; --yes: also where none is active
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
 prefix=/opt/preflight
 python=${PYTHON:-python3}
 into_current=no
+sure=no
 
 fail() { echo "install.sh: $1" >&2; exit 1; }
 
@@ -18,8 +19,9 @@ while [ $# -gt 0 ]; do
         --prefix) [ $# -ge 2 ] || fail "--prefix needs a folder"; prefix=$2; shift 2 ;;
         --python) [ $# -ge 2 ] || fail "--python needs a program"; python=$2; shift 2 ;;
         --into-current-environment) into_current=yes; shift ;;
+        --yes) sure=yes; shift ;;
         -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
-        *) fail "unknown option $1 (known: --prefix DIR, --python PYTHON, --into-current-environment)" ;;
+        *) fail "unknown option $1 (known: --prefix DIR, --python PYTHON, --into-current-environment, --yes)" ;;
     esac
 done
 
@@ -43,7 +45,15 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 1' INT TERM
 
+in_environment() {
+    [ -n "${CONDA_PREFIX:-}${APPTAINER_NAME:-}${SINGULARITY_NAME:-}${container:-}" ] || [ -e /.dockerenv ] || [ -e /run/.containerenv ] ||
+        "$python" -c 'import sys; sys.exit(sys.prefix == sys.base_prefix)'
+}
+
 if [ "$into_current" = yes ]; then
+    if [ "$sure" = no ] && ! in_environment; then
+        fail "$python belongs to no container, conda or virtual environment: activate the job's, name its Python with --python, or add --yes to install into the system's"
+    fi
     # whatever is installed stays at its version: an environment's numpy and torch belong together
     "$python" - >"$scratch/constraints" <<'PYTHON'
 import re
@@ -84,5 +94,10 @@ if [ "$into_current" = yes ]; then
 else
     echo "installed; run $prefix/bin/preflight"
 fi
-has torch ||
-    echo "no torch in this environment: everything but probing works; to probe, install into the job's environment with --into-current-environment"
+if ! has torch; then
+    if [ "$into_current" = yes ]; then
+        echo "no torch in this environment: everything but probing works"
+    else
+        echo "no torch in this environment: everything but probing works; to probe, install into the job's environment with --into-current-environment"
+    fi
+fi

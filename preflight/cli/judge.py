@@ -39,9 +39,9 @@ def command(report: Path, metrics: Path | None, format_: Format, exit_style: Exi
         print(
             "preflight: the findings differ from those saved: other checks, or other versions of them", file=sys.stderr
         )
+    print_report(judged, format_)
     if metrics is not None:
         from preflight.report.prometheus import metrics_text
 
         write_atomically(metrics, metrics_text(judged))
-    print_report(judged, format_)
     return exit_code(judged.answer, judged.findings, exit_style)

@@ -5,6 +5,7 @@ the client has left, and a malformed header logs a traceback.
 """
 
 import asyncio
+import errno
 import ipaddress
 import logging
 import socket
@@ -147,8 +148,9 @@ def bind(address: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(
-            f"can't listen on {address} port {port}: {reason}; give an IP address of this node with --address"
-        ) from error
+        hint = "give an IP address of this node with --address"
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
+            hint = "does an agent run there already? Choose another one with --port"
+        raise UsageError(f"can't listen on {address} port {port}: {reason}; {hint}") from error
     listening.setblocking(False)
     return listening

@@ -214,3 +214,15 @@ def test_an_environment_in_which_no_worker_starts_blames_no_node():
     assert found["workers"].blames.kind == "environment"
     one = run_of(incidents=incidents[:1])
     assert one["node0"].verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    "text", ["RuntimeError: can't start new thread", "can't fork: Resource temporarily unavailable"]
+)
+def test_a_worker_that_a_limit_of_the_user_kept_from_starting_blames_the_limit_and_no_rank(text):
+    incident = Incident(
+        kind="worker_not_started", text=text, phase="starting workers", at_s=1, node="node0", rank=1, probe=None
+    )
+    found = run_of(incidents=(incident,))["rank 1"]
+    assert found.verdict is Verdict.UNKNOWN
+    assert found.blames.kind == "environment"

@@ -217,4 +217,6 @@ def test_pairs_that_were_measured_once_each_are_a_warning_whatever_they_gave():
 
 def test_two_pairs_are_no_peers():
     plan = make_plan(tp=2, dp=2, nodes=2, gpus_per_node=2, gpu=None)
-    assert said(CHECK, repeated({(0, 1): 50e9, (2, 3): 10e9}, plan=plan)) == []
+    [finding] = said(CHECK, repeated({(0, 1): 50e9, (2, 3): 10e9}, plan=plan))
+    assert finding.verdict is Verdict.SKIP
+    assert "too few" in finding.observed
