@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from preflight.model import Check, Evidence, Finding, Group, Verdict
 from preflight.model.hostlist import fold_numbers
 from preflight.model.measurement import median
-from preflight.model.noise import by_subject, callable_shortfall, relative_noise, repeats_of, upper_median
+from preflight.model.noise import TOO_NOISY_REMEDY, by_subject, relative_noise, repeats_of, upper_median, why_too_noisy
 from preflight.model.units import show_rate
 
 # Gates in use sit 2 to 13 % under typical inside a node, 4 to 8 % between nodes; 10 % gave no false alarm on a healthy cluster's 360 public measurements.
@@ -45,23 +45,16 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
 def _judge_kind(axis: str, groups: list[Group], repeats: dict[str, list[float]], shortfall: float) -> Iterator[Finding]:
     typical = {group.name: median(repeats[group.name]) for group in groups}
     reference = upper_median(typical.values())
-    noise = relative_noise(repeats[group.name] for group in groups)
-    if noise is None or callable_shortfall(noise) > shortfall:
+    noisy = why_too_noisy(relative_noise(repeats[group.name] for group in groups), shortfall)
+    if noisy:
         slowest = min(typical, key=lambda name: typical[name])
-        least = 0 if noise is None else 1 - callable_shortfall(noise)
-        level = f"a shortfall below {1 - least:.0%}" if least > 0 else "any shortfall"
-        differ = (
-            "each group was measured once"
-            if noise is None
-            else f"repeats of one group differ by {noise:.0%} (standard deviation)"
-        )
         yield Finding(
             check="group_busbw",
             subject=f"{axis} groups",
             verdict=Verdict.WARN,
-            observed=f"too noisy to judge {level}: {differ}; slowest {slowest} at {show_rate(typical[slowest])}, like groups {show_rate(reference)}",
+            observed=f"{noisy}; slowest {slowest} at {show_rate(typical[slowest])}, like groups {show_rate(reference)}",
             expected=f"repeats alike enough to see a shortfall of {shortfall:.0%}",
-            remedy="run when the nodes are idle, or with a larger --budget",
+            remedy=TOO_NOISY_REMEDY,
         )
         return
     for group in groups:

@@ -9,7 +9,7 @@ from math import hypot
 
 from preflight.model import Check, Evidence, Finding, Verdict
 from preflight.model.measurement import median
-from preflight.model.noise import by_subject, callable_shortfall, relative_noise, repeats_of
+from preflight.model.noise import TOO_NOISY_REMEDY, by_subject, relative_noise, repeats_of, why_too_noisy
 
 # Two groups on one NIC give 0.5; below that the layout leaves most of the fabric unused. 0.8: clearly more than measuring noise (1 to 3 %) and route effects (5 to 12 %).
 LIMITS = {"warn_ratio": 0.8, "fail_ratio": 0.5}
@@ -34,19 +34,15 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         lowest = min(ratios, key=lambda name: ratios[name])
         noises = [relative_noise(mode[name] for name in names) for mode in (alone, together)]
         noise = None if None in noises else hypot(*(n for n in noises if n is not None))
-        if noise is None or callable_shortfall(noise) > 1 - limits["warn_ratio"]:
-            least = 0 if noise is None else 1 - callable_shortfall(noise)
-            level = f"a ratio above {least:.2f}" if least > 0 else "any ratio"
-            differ = (
-                "each was measured once" if noise is None else f"repeats differ by {noise:.0%} (standard deviation)"
-            )
+        noisy = why_too_noisy(noise, 1 - limits["warn_ratio"])
+        if noisy:
             yield Finding(
                 check="group_contention",
                 subject=f"{axis} groups",
                 verdict=Verdict.WARN,
-                observed=f"too noisy to judge {level}: {differ}; lowest {ratios[lowest]:.2f} ({lowest})",
+                observed=f"{noisy}; lowest ratio {ratios[lowest]:.2f} ({lowest})",
                 expected=f"repeats alike enough to see a ratio of {limits['warn_ratio']:g}",
-                remedy="run when the nodes are idle, or with a larger --budget",
+                remedy=TOO_NOISY_REMEDY,
             )
             continue
         for name, ratio in ratios.items():

@@ -96,7 +96,7 @@ def _sharded(plan: Plan, state: int) -> float:
 
 def _remedy(plan: Plan, state: int, room: float, verdict: Verdict) -> str:
     shards = plan.degrees["tp"] * plan.degrees["pp"]
-    if state > _sharded(plan, state) > 0 and verdict is Verdict.WARN and room < state:
+    if verdict is Verdict.WARN and _sharded(plan, state) < state:
         with_optimizer = f"{show_bytes(_sharded(plan, state))} with the optimizer's state sharded over dp x cp"
         return f"make sure that the optimizer is distributed ({with_optimizer}), or raise tp x pp above {shards}"
     if verdict is Verdict.UNKNOWN:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from preflight.model import Check, Evidence, Finding, Inventory, Part, Plan, Verdict
 from preflight.model.hostlist import fold_numbers
 from preflight.model.measurement import median
-from preflight.model.noise import by_subject, callable_shortfall, relative_noise, repeats_of, upper_median
+from preflight.model.noise import TOO_NOISY_REMEDY, by_subject, relative_noise, repeats_of, upper_median, why_too_noisy
 from preflight.model.plan import Rank
 from preflight.model.units import show_rate
 
@@ -75,9 +75,16 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             )
             continue
         judged = _class(name, rates, _routes(rates, placed, evidence.inventory), shortfall)
-        noise = relative_noise(rates.values())
-        if noise is None or callable_shortfall(noise) > shortfall:
-            yield _too_noisy(judged, noise, shortfall)
+        noisy = why_too_noisy(relative_noise(rates.values()), shortfall)
+        if noisy:
+            yield Finding(
+                check="pair_outlier",
+                subject=name,
+                verdict=Verdict.WARN,
+                observed=f"{noisy}; {judged.seen}",
+                expected=f"repeats alike enough to see a shortfall of {shortfall:.0%}",
+                remedy=TOO_NOISY_REMEDY,
+            )
         else:
             yield from _judge_class(judged, evidence.plan)
 
@@ -215,23 +222,6 @@ def _slow_ranks(judged: _Class, slow: set[int], plan: Plan) -> Iterator[Finding]
             f"ranks {fold_numbers(sorted(suspects))} are slow, and met fewer than {CLEARED} partners that are known to be good; {judged.seen}",
             "not identifiable from these pairs: give a larger --budget, so that they meet more partners",
         )
-
-
-def _too_noisy(judged: _Class, noise: float | None, shortfall: float) -> Finding:
-    if noise is None:
-        text = "measured once each, so the noise is unknown and nothing is called slow"
-    else:
-        least = 1 - callable_shortfall(noise)
-        level = f"a shortfall below {1 - least:.0%}" if least > 0 else "any shortfall"
-        text = f"too noisy to judge {level}: repeats of one pair differ by {noise:.0%} (standard deviation)"
-    return Finding(
-        check="pair_outlier",
-        subject=judged.name,
-        verdict=Verdict.WARN,
-        observed=f"{text}; {judged.seen}",
-        expected=f"repeats alike enough to see a shortfall of {shortfall:.0%}",
-        remedy="run when the nodes are idle, or with a larger --budget",
-    )
 
 
 CHECK = Check(

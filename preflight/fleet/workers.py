@@ -76,7 +76,6 @@ class Pool:
             return self._incident(
                 "worker_not_started", f"the worker of rank {spec.rank} was not started: {error}", spec.rank
             )
-        text = None
         try:
             ready = await child.channel.receive(WorkerReady | WorkerFailed, min(SPAWN_S, deadline_s))
             if isinstance(ready, WorkerReady):

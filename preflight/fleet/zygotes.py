@@ -82,14 +82,13 @@ class Zygote:
         channel.close_theirs()
         try:
             first = await channel.receive(ZygoteReady | ZygoteFailed, deadline_s)
-        except asyncio.TimeoutError:
+        except BaseException as error:
             _end(process, channel)
-            raise ProbeError(f"importing torch took more than {deadline_s:g} s") from None
-        except Closed as error:
-            _end(process, channel)
-            raise ProbeError(f"the process that imports torch ended: {exit_text(process.returncode)}") from error
-        except BaseException:
-            _end(process, channel)
+            if isinstance(error, asyncio.TimeoutError):
+                raise ProbeError(f"importing torch took more than {deadline_s:g} s") from None
+            if isinstance(error, Closed):
+                ended = exit_text(process.returncode)
+                raise ProbeError(f"the process that imports torch ended: {ended}") from error
             raise
         if isinstance(first, ZygoteFailed):
             _end(process, channel)

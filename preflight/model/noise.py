@@ -31,6 +31,24 @@ def callable_shortfall(noise: float) -> float:
     return min(1.0, SIGMAS * noise)
 
 
+def why_too_noisy(noise: float | None, shortfall: float) -> str | None:
+    """Why a relative shortfall can't be judged in this noise, for a finding; None: it can.
+
+    >>> why_too_noisy(0.04, 0.1)
+    'too noisy to judge a shortfall below 20%: repeats differ by 4% (standard deviation)'
+    """
+    if noise is None:
+        return "each was measured once, so the noise is unknown and no shortfall is judged"
+    least = callable_shortfall(noise)
+    if least <= shortfall:
+        return None
+    what = "any shortfall" if least >= 1 else f"a shortfall below {least:.0%}"
+    return f"too noisy to judge {what}: repeats differ by {noise:.0%} (standard deviation)"
+
+
+TOO_NOISY_REMEDY = "run when the nodes are idle, or with a larger --budget"
+
+
 def repeats_of(measurements: Iterable[Measurement]) -> dict[tuple[str, str], list[float]]:
     """(subject, mode) -> busbw of its repeats in bytes per second; failed ones and those made to find a culprit are left out."""
     repeats: dict[tuple[str, str], list[float]] = {}

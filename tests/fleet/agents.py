@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from preflight.fleet.auth import SCHEME, SIGNATURE_HEADER, check_reply
-from tests.fleet.runs import Run
+from tests.fleet.runs import Run, kill_all
 
 WAIT_S = 20.0  # for whatever should happen within milliseconds, on a busy machine
 
@@ -151,12 +151,7 @@ class AgentProcess:
         return self.process.wait(WAIT_S)
 
     def kill_all(self) -> None:
-        for pid in [self.process.pid, *self.processes()]:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        self.process.communicate()
+        kill_all(self.process, self.processes())
 
 
 def received(connection: socket.socket) -> bytes:

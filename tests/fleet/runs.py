@@ -1,12 +1,13 @@
 """Real runs of the command line in processes of their own, and what a test does to them from outside."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from preflight.model import Report, from_json
@@ -106,12 +107,15 @@ class Run:
         until(lambda: not self.processes() or None, timeout_s, f"the end of {self.processes()}")
 
     def kill_all(self) -> None:
-        for pid in [self.process.pid, *self.processes()]:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        self.process.communicate()
+        kill_all(self.process, self.processes())
+
+
+def kill_all(process: subprocess.Popen, others: Iterable[int]) -> None:
+    """SIGKILL to a process and all that came of it."""
+    for pid in [process.pid, *others]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.communicate()
 
 
 def until(probe: Callable[[], object], timeout_s: float, what: str):

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preflight.model import Failure, Measurement
-from preflight.model.noise import by_subject, callable_shortfall, relative_noise, repeats_of, upper_median
+from preflight.model.noise import (
+    by_subject,
+    callable_shortfall,
+    relative_noise,
+    repeats_of,
+    upper_median,
+    why_too_noisy,
+)
 from tests.builders import make_measurement, make_probe
 
 
@@ -74,3 +81,17 @@ def test_alone_and_together_are_kept_apart():
     both = repeats_of(make_measurement((0, 1), mode=mode, **one) for mode in ("alone", "together", "together"))
     assert {name: len(values) for name, values in by_subject(both, "alone").items()} == {"tp0": 1}
     assert {name: len(values) for name, values in by_subject(both, "together").items()} == {"tp0": 2}
+
+
+@pytest.mark.parametrize(
+    ("noise", "shortfall", "text"),
+    [
+        (0.02, 0.1, None),  # five times 2 % is just within 10 %
+        (0.04, 0.1, "a shortfall below 20%"),
+        (0.3, 0.1, "any shortfall"),
+        (None, 0.1, "measured once"),
+    ],
+)
+def test_noise_that_forbids_to_judge_says_what_it_forbids(noise, shortfall, text):
+    why = why_too_noisy(noise, shortfall)
+    assert why is None if text is None else text in why
