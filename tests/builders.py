@@ -10,16 +10,19 @@ from preflight.model import (
     Hardware,
     Inventory,
     Job,
+    Launch,
     Measurement,
     Mode,
     ModelShape,
     Node,
     Parallel,
+    Placement,
     Plan,
     Probe,
     Rule,
     Samples,
     Settings,
+    Topology,
     Training,
 )
 from preflight.plan.build import build_plan
@@ -42,22 +45,36 @@ def make_job(
     micro_batch_size: int | None = 1,
     seq_length: int | None = 4096,
     rules: dict[str, Rule] | None = None,
+    model: dict[str, Any] | None = None,
+    training: dict[str, Any] | None = None,
+    hardware: dict[str, Any] | None = None,
+    launch: dict[str, Any] | None = None,
     **parallel: Any,
 ) -> Job:
-    """The reference job (70B on 64 GPUs, tp 8, pp 4, dp 2), or what the arguments change in it."""
+    """The reference job (70B on 64 GPUs, tp 8, pp 4, dp 2), or what the arguments change in it.
+
+    `model`, `training`, `hardware`, `launch`: further keys of that section; the rest are keys of Parallel, in place of the three degrees.
+    """
     return Job(
         source="job.toml",
-        model=ModelShape(parameters=parameters, layers=layers, hidden_size=hidden_size),
+        model=ModelShape(parameters=parameters, layers=layers, hidden_size=hidden_size, **(model or {})),
         parallel=Parallel(**(parallel or {"tp": 8, "pp": 4, "dp": 2})),
         training=Training(
             micro_batches=micro_batches,
             global_batch_size=global_batch_size,
             micro_batch_size=micro_batch_size,
             seq_length=seq_length,
+            **(training or {}),
         ),
         hardware=Hardware(
-            nodes=nodes, gpus_per_node=gpus_per_node, gpu=gpu, gpu_memory_bytes=gpu_memory_bytes, backend=backend
+            nodes=nodes,
+            gpus_per_node=gpus_per_node,
+            gpu=gpu,
+            gpu_memory_bytes=gpu_memory_bytes,
+            backend=backend,
+            **(hardware or {}),
         ),
+        launch=Launch(**(launch or {})),
         rules=rules or {},
     )
 
@@ -66,10 +83,14 @@ def make_plan(
     *,
     node_names: Sequence[str] | None = None,
     gpu_uuids: Mapping[str, Sequence[str | None]] | None = None,
+    topology: Topology | None = None,
+    placement: Placement | None = None,
     **job: Any,
 ) -> Plan:
     """The plan of `make_job(**job)`. With an inventory's names and UUIDs, ranks know their GPUs."""
-    return build_plan(make_job(**job), node_names=node_names, gpu_uuids=gpu_uuids)
+    return build_plan(
+        make_job(**job), node_names=node_names, gpu_uuids=gpu_uuids, topology=topology, placement=placement
+    )
 
 
 def make_gpu(node: str, index: int, **changes: Any) -> Gpu:

@@ -2,26 +2,48 @@
 
 from preflight.model.bandwidth import Collective, busbw_factor
 from preflight.model.base import Noun, Strict, from_json, to_json
+from preflight.model.estimate import Checkpoint, Estimate, Memory, MemoryLine, MemoryPart, StepTime, Traffic
 from preflight.model.evidence import Baseline, BaselineEntry, Evidence, Incident, Settings
 from preflight.model.finding import Answer, Check, CheckRun, Finding, Part, Verdict
 from preflight.model.inventory import Ancestor, Gpu, GpuPeer, Inventory, Link, Nic, Node, Problem
-from preflight.model.job import Backend, Hardware, Job, ModelShape, Need, Parallel, Rule, Severity, Training
+from preflight.model.job import (
+    Attention,
+    Backend,
+    Framework,
+    Hardware,
+    Job,
+    Launch,
+    Launcher,
+    ModelShape,
+    Need,
+    Optimizer,
+    Parallel,
+    Precision,
+    Recompute,
+    Rule,
+    Schedule,
+    Severity,
+    Training,
+)
 from preflight.model.measurement import Failure, Measurement, Mode, Probe, Samples
-from preflight.model.plan import AXES, Estimate, Group, Placement, Plan, Rank
+from preflight.model.plan import AXES, NODE_IS_DOMAIN, Footprint, Group, Placement, Plan, Rank
 from preflight.model.profile import Expected, Profile
 from preflight.model.report import SCHEMA, Coverage, Environment, Report
 from preflight.model.topology import Topology
 
 __all__ = [
     "AXES",
+    "NODE_IS_DOMAIN",
     "SCHEMA",
     "Ancestor",
     "Answer",
+    "Attention",
     "Backend",
     "Baseline",
     "BaselineEntry",
     "Check",
     "CheckRun",
+    "Checkpoint",
     "Collective",
     "Coverage",
     "Environment",
@@ -30,6 +52,8 @@ __all__ = [
     "Expected",
     "Failure",
     "Finding",
+    "Footprint",
+    "Framework",
     "Gpu",
     "GpuPeer",
     "Group",
@@ -37,29 +61,40 @@ __all__ = [
     "Incident",
     "Inventory",
     "Job",
+    "Launch",
+    "Launcher",
     "Link",
     "Measurement",
+    "Memory",
+    "MemoryLine",
+    "MemoryPart",
     "Mode",
     "ModelShape",
     "Need",
     "Nic",
     "Node",
     "Noun",
+    "Optimizer",
     "Parallel",
     "Part",
     "Placement",
     "Plan",
+    "Precision",
     "Probe",
     "Problem",
     "Profile",
     "Rank",
+    "Recompute",
     "Report",
     "Rule",
     "Samples",
+    "Schedule",
     "Settings",
     "Severity",
+    "StepTime",
     "Strict",
     "Topology",
+    "Traffic",
     "Training",
     "Verdict",
     "busbw_factor",

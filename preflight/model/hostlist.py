@@ -4,6 +4,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
+MAX_NODES = 2**20  # far above any cluster; a slip of the pen must not fill the memory
+
 _TAIL = re.compile(r"^(.*?)([0-9]+)$")
 
 
@@ -44,6 +46,39 @@ def _fold_one(prefix: str, width: int, numbers: set[int]) -> str:
     if len(parts) == 1 and "-" not in parts[0]:
         return prefix + parts[0]
     return f"{prefix}[{','.join(parts)}]"
+
+
+def unfold(text: str) -> list[str]:
+    """The names that a folded list stands for, in its order: "n[01-03],login" -> n01, n02, n03, login.
+
+    Several brackets and suffixes are allowed ("r[1-2]n[1-2]-ib"). Raises ValueError.
+    """
+    names = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
+        names += _unfold_one(part.strip())
+    if not names:
+        raise ValueError(f"{text!r} names no node")
+    return names
+
+
+def _unfold_one(part: str) -> list[str]:
+    match = re.fullmatch(r"([^\[\]]*)\[([0-9,\-]+)\](.*)", part)
+    if match is None:
+        if not part or set("[] ") & set(part):
+            raise ValueError(f"{part!r} is not a node name or a list such as n[01-08]")
+        return [part]
+    numbers: list[str] = []
+    for piece in match[2].split(","):
+        span = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", piece)
+        if span is None or (span[2] and int(span[2]) < int(span[1])):
+            raise ValueError(f"{piece!r} in {part!r} is not a number or a range")
+        if int(span[2] or span[1]) - int(span[1]) > MAX_NODES:
+            raise ValueError(f"{part!r} names more than {MAX_NODES} nodes")
+        numbers += [f"{number:0{len(span[1])}d}" for number in range(int(span[1]), int(span[2] or span[1]) + 1)]
+    tails = _unfold_one(match[3]) if match[3] else [""]
+    if len(numbers) * len(tails) > MAX_NODES:
+        raise ValueError(f"{part!r} names more than {MAX_NODES} nodes")
+    return [match[1] + number + tail for number in numbers for tail in tails]
 
 
 def fold_numbers(numbers: Iterable[int]) -> str:

@@ -1,11 +1,17 @@
 """Who sits where and who talks to whom: the ranks, their placement, the groups of each axis, the estimate."""
 
+from collections.abc import Iterable
+from functools import cached_property
 from typing import Literal
 
 from preflight.model.base import Noun
+from preflight.model.estimate import Estimate
 from preflight.model.job import Job
 
-AXES = ("tp", "cp", "ep", "etp", "edp", "dp", "pp")  # reading order
+# reading order; an axis that is not here comes after these
+AXES = ("tp", "cp", "ep", "etp", "edp", "dp", "dp_shard", "dp_replicate", "fsdp", "efsdp", "dp_cp", "pp", "embedding")
+
+NODE_IS_DOMAIN = "taking each node as one domain"
 
 
 class Rank(Noun, frozen=True, kw_only=True):
@@ -18,19 +24,62 @@ class Rank(Noun, frozen=True, kw_only=True):
     gpu_uuid: str | None = None
 
 
-class Placement(Noun, frozen=True, kw_only=True):
-    """Where every rank sits, in rank order. Predicted and measured placements are this one type.
+class Placement(Noun, frozen=True, kw_only=True, dict=True):
+    """Where every rank sits. Predicted and measured placements are this one type.
 
-    `method` says how it came about: "block" (consecutive ranks fill a node), ...
+    Kept as columns, since a job may have 131,072 ranks: `nodes` lists node names in node-rank order; `node_ranks` and `local_ranks` (and
+    `gpu_uuids`, None if none is known) have one entry per rank. `method` says how it came about: "block" (consecutive ranks fill a node), ...
+    `domains`, `leaves`, `racks` have one entry per node of `nodes`: its NVLink domain, its leaf switch, its rack; the tuple is None if nobody told, and
+    an entry is None if nobody told for that node. Without domains each node counts as one: `domain_source` says where they come from.
     """
 
     source: Literal["predicted", "measured"]
     method: str
-    ranks: tuple[Rank, ...]
+    nodes: tuple[str, ...]
+    node_ranks: tuple[int, ...]
+    local_ranks: tuple[int, ...]
+    gpu_uuids: tuple[str | None, ...] | None = None
+    domains: tuple[str | None, ...] | None = None
+    domain_source: str = NODE_IS_DOMAIN
+    leaves: tuple[str | None, ...] | None = None
+    racks: tuple[str | None, ...] | None = None
 
-    def nodes_of(self, ranks: tuple[int, ...]) -> tuple[str, ...]:
+    @cached_property
+    def ranks(self) -> tuple[Rank, ...]:
+        """One record per rank, in rank order; built when first asked for."""
+        uuids = self.gpu_uuids or (None,) * len(self.node_ranks)
+        return tuple(
+            Rank(rank=rank, node=self.nodes[node_rank], node_rank=node_rank, local_rank=local_rank, gpu_uuid=uuid)
+            for rank, (node_rank, local_rank, uuid) in enumerate(
+                zip(self.node_ranks, self.local_ranks, uuids, strict=True)
+            )
+        )
+
+    @classmethod
+    def of(cls, ranks: Iterable[Rank], *, source: Literal["predicted", "measured"], method: str) -> "Placement":
+        """The placement of these ranks, which are in rank order. Nodes are listed by node rank."""
+        listed = tuple(ranks)
+        names = {rank.node_rank: rank.node for rank in listed}
+        order = {node_rank: index for index, node_rank in enumerate(sorted(names))}
+        uuids = tuple(rank.gpu_uuid for rank in listed)
+        return cls(
+            source=source,
+            method=method,
+            nodes=tuple(names[node_rank] for node_rank in sorted(names)),
+            node_ranks=tuple(order[rank.node_rank] for rank in listed),
+            local_ranks=tuple(rank.local_rank for rank in listed),
+            gpu_uuids=uuids if any(uuids) else None,
+        )
+
+    def nodes_of(self, ranks: Iterable[int]) -> tuple[str, ...]:
         """The distinct nodes of these ranks, in order of first appearance."""
-        return tuple(dict.fromkeys(self.ranks[rank].node for rank in ranks))
+        return tuple(self.nodes[index] for index in dict.fromkeys(self.node_ranks[rank] for rank in ranks))
+
+    def domains_of(self, ranks: Iterable[int]) -> tuple[str | None, ...]:
+        """The distinct NVLink domains of these ranks, in order of first appearance; None among them: not known for some node."""
+        indexes = dict.fromkeys(self.node_ranks[rank] for rank in ranks)
+        names = self.nodes if self.domains is None else self.domains
+        return tuple(dict.fromkeys(names[index] for index in indexes))
 
 
 class Group(Noun, frozen=True, kw_only=True):
@@ -46,30 +95,27 @@ class Group(Noun, frozen=True, kw_only=True):
         return f"{self.axis}{self.index}"
 
 
-class Estimate(Noun, frozen=True, kw_only=True):
-    """The first estimate, per GPU; None where the plan file doesn't say enough.
+class Footprint(Noun, frozen=True, kw_only=True):
+    """What the groups of one axis touch: one entry per group, in the order of Plan.groups.
 
-    state_bytes_per_gpu: 16 bytes per parameter (bf16 weights and gradients, fp32 master weights and two Adam moments) / (tp x pp).
-    bubble_overhead: pipeline bubble / ideal time = (p-1) / (m v). bubble_idle_share: bubble / wall time =
-    (p-1) / (m v + p-1). tp_collectives_per_stage_forward: 2 x layers / pp, per micro-batch. message_bytes: axis ->
-    message size (as nccl-tests count it) of that axis's collective, as far as the plan implies one.
+    `nodes`, `domains` (NVLink), `leaves`: how many different ones; 0: not known for every member. `leaves` None: nobody told the leaves.
+    `slots`: how many different local ranks. `chunk`: the most ranks of the group that share a domain.
     """
 
-    state_bytes_per_gpu: int | None = None
-    gpu_memory_bytes: int | None = None
-    free_bytes_per_gpu: int | None = None
-    micro_batches: int | None = None
-    bubble_overhead: float | None = None
-    bubble_idle_share: float | None = None
-    tp_collectives_per_stage_forward: float | None = None
-    message_bytes: dict[str, int] = {}
+    nodes: tuple[int, ...]
+    domains: tuple[int, ...]
+    slots: tuple[int, ...]
+    chunk: tuple[int, ...]
+    leaves: tuple[int, ...] | None = None
 
 
 class Plan(Noun, frozen=True, kw_only=True):
     """One job laid out on nodes.
 
     `degrees`: axis -> degree, resolved (dp filled in, etp defaulted). `groups`: axis -> groups, each the ranks of one
-    group in ascending order; axes of degree 1 are left out, since a group of one talks to nobody.
+    group in ascending order; axes of degree 1 are left out, since a group of one talks to nobody. `composites`: name -> groups that the framework
+    creates along several axes at once and that carry next to nothing ("tp_pp": Megatron's model-parallel group), for those who look for them.
+    `footprints`: axis -> what its groups touch. `fingerprint`: of everything that decides what is computed where (plan/fingerprint.py).
     """
 
     job: Job
@@ -79,7 +125,14 @@ class Plan(Noun, frozen=True, kw_only=True):
     groups: dict[str, tuple[tuple[int, ...], ...]]
     placement: Placement
     estimate: Estimate = Estimate()
+    composites: dict[str, tuple[tuple[int, ...], ...]] = {}
+    footprints: dict[str, Footprint] = {}
+    fingerprint: str = ""
 
     def on_axis(self, axis: str) -> tuple[Group, ...]:
         """The groups of one axis, in order; empty if the axis has degree 1."""
         return tuple(Group(axis=axis, index=i, ranks=ranks) for i, ranks in enumerate(self.groups.get(axis, ())))
+
+    def group(self, axis: str, index: int) -> Group:
+        """One group of an axis."""
+        return Group(axis=axis, index=index, ranks=self.groups[axis][index])

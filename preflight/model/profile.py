@@ -20,3 +20,6 @@ class Profile(Strict, frozen=True, kw_only=True):
     nvlink_links: Expected | None = None
     nvlink_bytes_per_s: Expected | None = None  # sum over links, one direction
     nic_bytes_per_s: Expected | None = None  # per GPU, one direction
+    # peak of one GPU in dense floating-point operations per second, by precision ("bf16", "fp8", ...)
+    peak_flops: dict[str, Expected] = {}
+    memory_bytes_per_s: Expected | None = None

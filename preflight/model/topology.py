@@ -7,12 +7,16 @@ class Topology(Noun, frozen=True, kw_only=True):
     """Named sets. A part that nobody told us about is None, not empty.
 
     `switches`: node name -> the switches above it, closest first. `rails`: rail name -> "node/nic" members.
-    `nvlink_domains`: domain -> GPU UUIDs.
+    `nvlink_domains`: domain -> GPU UUIDs. `node_domains`: node name -> NVLink domain, from a file that knows nodes only. `racks`: node name -> rack.
+    `source`: the file it comes from.
     """
 
     switches: dict[str, tuple[str, ...]] | None = None
     rails: dict[str, tuple[str, ...]] | None = None
     nvlink_domains: dict[str, tuple[str, ...]] | None = None
+    node_domains: dict[str, str] | None = None
+    racks: dict[str, str] | None = None
+    source: str | None = None
 
     def leaf_of(self, node: str) -> str | None:
         """The leaf switch of a node, None if unknown."""

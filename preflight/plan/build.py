@@ -1,12 +1,14 @@
 """From a job to its plan: who sits where, who talks to whom, what it will need."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from preflight.errors import ConfigError
-from preflight.model import Job, Plan
+from preflight.model import Job, Placement, Plan, Topology
 from preflight.model.hostlist import fold
 from preflight.plan.estimate import make_estimate
-from preflight.plan.layout import all_groups, axis_order, resolve_degrees
+from preflight.plan.footprint import add_topology, find_footprints
+from preflight.plan.layout import MAX_WORLD_SIZE, lay_out
 from preflight.plan.placement import predict_placement
 from preflight.plan.profiles import find_profile
 
@@ -17,33 +19,57 @@ def build_plan(
     node_names: Sequence[str] | None = None,
     gpus_per_node: int | None = None,
     gpu_uuids: Mapping[str, Sequence[str | None]] | None = None,
+    topology: Topology | None = None,
+    placement: Placement | None = None,
 ) -> Plan:
-    """Lay a job out. The arguments are what was discovered, None if nothing was; `[hardware]` fills in what is missing.
+    """Lay a job out. The arguments are what was discovered, None if nothing was; `[hardware]` and `[launch]` fill in what is missing.
 
-    `node_names` in node-rank order; `gpus_per_node` counts the ranks that each node gets; `gpu_uuids`: node name -> UUIDs
-    by local rank. Raises ConfigError where the plan file contradicts itself or what was discovered.
+    `node_names` in the order of the allocation; `gpus_per_node` counts the ranks that each node gets; `gpu_uuids`: node name -> UUIDs
+    by local rank; `topology`: domains, leaves and racks; `placement`: measured, in place of a predicted one. Raises ConfigError where the plan
+    file contradicts itself or what was discovered.
     """
+    hardware = job.hardware
+    if placement is None:
+        placement = _predicted(job, node_names, gpus_per_node, gpu_uuids)
+    placement = add_topology(placement, topology, hardware.nodes_per_nvlink_domain)
+    world_size, num_nodes = len(placement.node_ranks), len(placement.nodes)
+    per_node = max(Counter(placement.node_ranks).values())
+    layout = lay_out(job, nodes=num_nodes, gpus_per_node=per_node, world_size=world_size)
+    footprints = find_footprints(placement, layout.groups)
+    return Plan(
+        job=job,
+        world_size=world_size,
+        degrees=layout.degrees,
+        order=layout.order,
+        groups=layout.groups,
+        composites=layout.composites,
+        placement=placement,
+        footprints=footprints,
+        estimate=make_estimate(job, layout.degrees, gpu_memory_bytes=gpu_memory(job)),
+    )
+
+
+def _predicted(
+    job: Job,
+    node_names: Sequence[str] | None,
+    gpus_per_node: int | None,
+    gpu_uuids: Mapping[str, Sequence[str | None]] | None,
+) -> Placement:
     source, hardware = job.source, job.hardware
+    given = job.launch.hosts if node_names is None else node_names
     seen: set[str] = set()
-    for name in node_names or ():
+    for name in given or ():
         if name in seen:
             raise ConfigError(source, f"two nodes call themselves {name!r}", remedy="give every node a name of its own")
         seen.add(name)
-    found_nodes = None if node_names is None else len(node_names)
-    which = "" if not node_names else f" ({fold(node_names)})"
-    nodes = _agreed(source, "nodes", hardware.nodes, found_nodes, which)
+    which = "" if not given else f" ({fold(given)})"
+    nodes = _agreed(source, "nodes", hardware.nodes, None if given is None else len(given), which)
     per_node = _agreed(source, "gpus_per_node", hardware.gpus_per_node, gpus_per_node, " per node")
-    degrees = resolve_degrees(job, nodes=nodes, gpus_per_node=per_node)
-    order = axis_order(job, degrees)
-    return Plan(
-        job=job,
-        world_size=nodes * per_node,
-        degrees=degrees,
-        order=order,
-        groups=all_groups(degrees, order),
-        placement=predict_placement(nodes * per_node, node_names, per_node, gpu_uuids),
-        estimate=make_estimate(job, degrees, gpu_memory_bytes=gpu_memory(job)),
-    )
+    if nodes * per_node > MAX_WORLD_SIZE:
+        shown = f"{nodes} nodes x {per_node} GPUs = {nodes * per_node} ranks"
+        raise ConfigError(source, f"{shown} is more than {MAX_WORLD_SIZE}, the most we lay out", key="hardware")
+    names = [f"node{i}" for i in range(nodes)] if given is None else given
+    return predict_placement(job, node_names=names, gpus_per_node=per_node, gpu_uuids=gpu_uuids)
 
 
 def gpu_memory(job: Job) -> int | None:

@@ -12,6 +12,7 @@ Source of orders and rules: Megatron-Core, parallel_state.py (RankGenerator, ini
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from preflight.errors import ConfigError
 from preflight.model import Job
@@ -22,6 +23,22 @@ ORDERS: dict[str, tuple[str, ...]] = {"megatron": ("tp", "cp", "ep", "dp", "pp")
 MAX_WORLD_SIZE = 2**20  # far above any cluster built; keeps a slip of the pen from filling the memory
 
 _EXPERT_NAMES = {"tp": "etp", "dp": "edp"}
+
+
+class Layout(NamedTuple):
+    """Axis -> degree; the axes innermost first; axis -> groups; name -> groups along several axes at once (Plan.composites)."""
+
+    degrees: dict[str, int]
+    order: tuple[str, ...]
+    groups: dict[str, tuple[tuple[int, ...], ...]]
+    composites: dict[str, tuple[tuple[int, ...], ...]]
+
+
+def lay_out(job: Job, *, nodes: int, gpus_per_node: int, world_size: int) -> Layout:
+    """The layout of a job on a world of that size. Raises ConfigError where the framework would refuse it."""
+    degrees = resolve_degrees(job, nodes=nodes, gpus_per_node=gpus_per_node)
+    order = axis_order(job, degrees)
+    return Layout(degrees, order, all_groups(degrees, order), {})
 
 
 def resolve_degrees(job: Job, *, nodes: int, gpus_per_node: int) -> dict[str, int]:

@@ -8,35 +8,114 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
+
 from preflight.errors import ConfigError
 from preflight.formats import read_toml, readable
-from preflight.model import Backend, Hardware, Job, ModelShape, Need, Parallel, Rule, Severity, Training
+from preflight.model import (
+    Attention,
+    Backend,
+    Framework,
+    Hardware,
+    Job,
+    Launch,
+    Launcher,
+    ModelShape,
+    Need,
+    Optimizer,
+    Parallel,
+    Precision,
+    Recompute,
+    Rule,
+    Schedule,
+    Severity,
+    Training,
+)
+from preflight.model.hostlist import unfold
 from preflight.plan.layout import MAX_WORLD_SIZE, ORDERS
-from preflight.plan.values import Reader, WrongValueError, count, one_of, show, size, text, whole
+from preflight.plan.shape import count_parameters
+from preflight.plan.values import (
+    Reader,
+    WrongValueError,
+    count,
+    decimal,
+    flag,
+    from_zero,
+    one_of,
+    rate,
+    show,
+    size,
+    text,
+    whole,
+    wholes,
+)
 
 # upper bounds are a hundred times and more what exists: they catch a misplaced zero and keep sums small
+_DEGREE, _WIDTH = whole(MAX_WORLD_SIZE), whole(10**7)
 _SECTIONS: dict[str, dict[str, Reader]] = {
     "model": {
         "parameters": count(10**15),
         "layers": whole(100_000),
-        "hidden_size": whole(10**7),
+        "hidden_size": _WIDTH,
+        "ffn_size": _WIDTH,
+        "attention_heads": _WIDTH,
+        "kv_heads": _WIDTH,
+        "head_dim": _WIDTH,
+        "vocab_size": whole(10**8),
+        "positions": from_zero(10**9),
+        "gated_mlp": flag,
+        "dropout": flag,
+        "tied_embeddings": flag,
+        "experts": whole(10**6),
+        "experts_per_token": whole(10**6),
+        "expert_ffn_size": _WIDTH,
+        "shared_ffn_size": from_zero(10**7),
+        "dense_layers": from_zero(100_000),
+        "kv_lora_rank": _WIDTH,
+        "q_lora_rank": _WIDTH,
+        "qk_nope_head_dim": _WIDTH,
+        "qk_rope_head_dim": _WIDTH,
+        "v_head_dim": _WIDTH,
+        "mtp_layers": from_zero(100),
     },
     "parallel": {
-        "framework": one_of(*ORDERS),
+        "framework": one_of(*get_args(Framework)),
         "order": text,
-        "tp": whole(MAX_WORLD_SIZE),
-        "cp": whole(MAX_WORLD_SIZE),
-        "ep": whole(MAX_WORLD_SIZE),
-        "etp": whole(MAX_WORLD_SIZE),
-        "dp": whole(MAX_WORLD_SIZE),
-        "pp": whole(MAX_WORLD_SIZE),
+        "tp": _DEGREE,
+        "cp": _DEGREE,
+        "ep": _DEGREE,
+        "etp": _DEGREE,
+        "dp": _DEGREE,
+        "pp": _DEGREE,
+        "dp_replicate": _DEGREE,
+        "dp_shard": _DEGREE,
         "virtual_stages": whole(100_000),
+        "schedule": one_of(*get_args(Schedule)),
+        "zero_stage": from_zero(3),
+        "sequence_parallel": flag,
+        "optimizer_instances": _DEGREE,
+        "hierarchical_cp": wholes(MAX_WORLD_SIZE),
+        "data_before_expert": flag,
+        "reshard_after_forward": flag,
+        "ep_needs_domain": flag,
     },
     "training": {
         "micro_batches": whole(10**9),
         "global_batch_size": whole(10**12),
         "micro_batch_size": whole(10**9),
         "seq_length": count(10**12),
+        "precision": one_of(*get_args(Precision)),
+        "optimizer": one_of(*get_args(Optimizer)),
+        "gradient_bytes": whole(8),
+        "moment_bytes": whole(16),
+        "recompute": one_of(*get_args(Recompute)),
+        "attention": one_of(*get_args(Attention)),
+        "fused_loss": flag,
+        "capacity_factor": decimal(1, 1000),
+        "expert_skew": decimal(1, 1_000_000),
+        "dispatch_bytes": whole(8),
+        "compiled": flag,
+        "offload_optimizer": flag,
     },
     "hardware": {
         "nodes": whole(MAX_WORLD_SIZE),
@@ -44,21 +123,47 @@ _SECTIONS: dict[str, dict[str, Reader]] = {
         "gpu": text,
         "gpu_memory": size(10**15, low=10**9),
         "backend": one_of(*get_args(Backend)),
+        "nodes_per_nvlink_domain": whole(1024),
+        "nvlink_bandwidth": rate(10**15),
+        "nic_bandwidth": rate(10**15),
+        "checkpoint_bandwidth": rate(10**18),
+        "node_mtbf_hours": decimal(0.001, 10**9),
     },
+    "launch": {
+        "launcher": one_of(*get_args(Launcher)),
+        "hosts": text,
+        "distribution": text,
+        "tasks_per_node": text,
+        "hostfile": text,
+        "rendezvous": one_of("c10d", "static"),
+        "segment": whole(MAX_WORLD_SIZE),
+        "master": text,
+        "visible_devices": text,
+        "slurm_version": text,
+        "topology": text,
+    },
+}
+# the key of a plan file -> the field it becomes, where the names differ: a file says "80GB", a field says its unit
+_FIELDS = {
+    "gpu_memory": "gpu_memory_bytes",
+    "nvlink_bandwidth": "nvlink_bytes_per_s",
+    "nic_bandwidth": "nic_bytes_per_s",
+    "checkpoint_bandwidth": "checkpoint_bytes_per_s",
 }
 _RULE_KEYS = ("severity", "need", "limits")
 
 
 def read_job(path: str | Path) -> Job:
     """The job that a plan file describes. Raises ConfigError."""
-    source = readable(str(path))
-    document = read_toml(path)
+    return job_of(read_toml(path), readable(str(path)))
+
+
+def job_of(document: Mapping[str, Any], source: str) -> Job:
+    """The job that the content of a plan file describes. `source`: for messages, and where relative paths begin. Raises ConfigError."""
     _refuse_unknown(source, None, document, [*_SECTIONS, "rules"], "section")
-    model, parallel, training, hardware = (_read_section(source, name, document) for name in _SECTIONS)
-    for key in ("parameters", "layers"):
-        if key not in model:
-            example = {"parameters": '"70B"', "layers": "80"}[key]
-            raise ConfigError(source, "is missing", key=f"model.{key}", remedy=f"write {key} = {example} under [model]")
+    model, parallel, training, hardware, launch = (_read_section(source, name, document) for name in _SECTIONS)
+    if "layers" not in model:
+        raise ConfigError(source, "is missing", key="model.layers", remedy="write layers = 80 under [model]")
     if "parallel" not in document:
         raise ConfigError(
             source, "is missing", key="parallel", remedy="write the degrees under [parallel], as in tp = 8"
@@ -72,16 +177,46 @@ def read_job(path: str | Path) -> Job:
             key="training.micro_batch_size",
             remedy="write micro_batch_size = 1 under [training], or give micro_batches in place of global_batch_size",
         )
-    if "gpu_memory" in hardware:
-        hardware["gpu_memory_bytes"] = hardware.pop("gpu_memory")
+    hardware = {_FIELDS.get(key, key): value for key, value in hardware.items()}
+    if "node_mtbf_hours" in hardware:
+        hardware["node_mtbf_s"] = hardware.pop("node_mtbf_hours") * 3600
     return Job(
         source=source,
-        model=ModelShape(**model),
+        model=_read_model(source, model),
         parallel=Parallel(**parallel),
         training=Training(**training),
         hardware=Hardware(**hardware),
+        launch=_read_launch(source, launch),
         rules=_read_rules(source, document.get("rules", {})),
     )
+
+
+def _read_model(source: str, model: dict[str, Any]) -> ModelShape:
+    """The model; parameters counted from the shape where the file doesn't give them."""
+    if "parameters" in model:
+        return ModelShape(**model)
+    shape = ModelShape(parameters=1, **model)
+    counted = count_parameters(shape)
+    if counted is None:
+        raise ConfigError(
+            source,
+            "is missing, and the shape doesn't give it either",
+            key="model.parameters",
+            remedy='write parameters = "70B" under [model], or hidden_size, ffn_size, attention_heads and vocab_size',
+        )
+    return msgspec.structs.replace(shape, parameters=counted)
+
+
+def _read_launch(source: str, launch: dict[str, Any]) -> Launch:
+    if "hosts" in launch:
+        try:
+            launch["hosts"] = tuple(unfold(launch["hosts"]))
+        except ValueError as error:
+            raise ConfigError(source, str(error), key="launch.hosts", remedy='write it as in "n[01-08]"') from error
+    for key in ("hostfile", "topology"):  # beside the plan file, as a person who writes it expects
+        if key in launch:
+            launch[key] = str(Path(source).parent / launch[key])
+    return Launch(**launch)
 
 
 def check_rules(job: Job, known: Mapping[str, Mapping[str, float]]) -> None:

@@ -45,6 +45,53 @@ def size(high: int, low: int = 1) -> Reader:
     return read
 
 
+def rate(high: int) -> Reader:
+    """Bytes per second: a text such as "450GB/s" or a whole number."""
+    read_size = _number_or_text(parse_bytes, high, 'a rate up to {high} bytes per second, such as "450GB/s"')
+    return lambda value: read_size(value.removesuffix("/s") if isinstance(value, str) else value)
+
+
+def from_zero(high: int) -> Reader:
+    """A whole number from 0 to `high`."""
+
+    def read(value: object) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= high:
+            return value
+        raise WrongValueError(f"a whole number from 0 to {high}")
+
+    return read
+
+
+def decimal(low: float, high: float) -> Reader:
+    """A number from `low` to `high`."""
+
+    def read(value: object) -> float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
+            return float(value)
+        raise WrongValueError(f"a number from {low:g} to {high:g}")
+
+    return read
+
+
+def flag(value: object) -> bool:
+    """true or false."""
+    if isinstance(value, bool):
+        return value
+    raise WrongValueError("true or false")
+
+
+def wholes(high: int) -> Reader:
+    """A list of whole numbers from 1 to `high`, as a tuple."""
+    read_one = whole(high)
+
+    def read(value: object) -> tuple[int, ...]:
+        if not isinstance(value, list) or not value:
+            raise WrongValueError(f"a list of whole numbers from 1 to {high}, such as [2, 4]")
+        return tuple(read_one(item) for item in value)
+
+    return read
+
+
 def one_of(*words: str, other: str | None = None) -> Reader:
     """One of a few words. `other`: what else the caller would take, for the message."""
 

@@ -15,6 +15,7 @@ from preflight.model.units import KIB, MIB
 Round = tuple[Probe, ...]
 
 # The collective that each axis uses in training; cp exchanges keys and values around a ring, which for timing is neighbours exchanging.
+# What is not here reduces gradients (dp_cp, fsdp, embedding, ...).
 AXIS_COLLECTIVE: dict[str, Collective] = {
     "tp": "all_reduce",
     "dp": "all_reduce",
@@ -148,7 +149,7 @@ def group_probe(plan: Plan, group: Group, backend: str, repeat: int) -> Probe:
     return Probe(
         subject=group.name,
         axis=group.axis,
-        collective=AXIS_COLLECTIVE[group.axis],
+        collective=AXIS_COLLECTIVE.get(group.axis, "all_reduce"),
         ranks=group.ranks,
         size_bytes=max(whole, size // whole * whole),
         size_source=source,

@@ -87,7 +87,7 @@ def test_what_is_not_said_is_unknown(tmp_path):
         (LEAST + "[parallel.tensor]\n", "parallel.tensor: unknown key"),
         (LEAST + "[hardware]\n'a b' = 8\n", "hardware.'a b': unknown key"),
         (LEAST + '[rules]\nx = {severty = "warn"}\n', "rules.x.severty: unknown key; did you mean 'severity'?"),
-        ("[parallel]\ntp = 8\n", "model.parameters: is missing"),
+        ("[parallel]\ntp = 8\n", "model.layers: is missing"),
         ('[model]\nparameters = "70B"\n[parallel]\n', "model.layers: is missing"),
         (MODEL, "parallel: is missing"),
         ("model = 3\n", "model: 3 is not a section"),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preflight.model import Estimate, Plan, Rank
+from preflight.model import Estimate, Placement, Plan, Rank
 from preflight.model.units import KIB, MIB
 from preflight.probe.schedule import (
     AXIS_COLLECTIVE,
@@ -36,7 +36,7 @@ def placed_on(plan: Plan, counts: list[int]) -> Plan:
     ranks = tuple(
         Rank(rank=rank, node=f"n{node}", node_rank=node, local_rank=slot) for rank, (node, slot) in enumerate(seats)
     )
-    placement = msgspec.structs.replace(plan.placement, ranks=ranks)
+    placement = Placement.of(ranks, source="predicted", method="block")
     return msgspec.structs.replace(plan, placement=placement)
 
 
