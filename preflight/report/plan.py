@@ -1,14 +1,15 @@
 """A plan with its findings, as text for a person and as the document `preflight.plan/1`. Nothing was measured for either."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from preflight.model import AXES, Answer, Finding, Plan
+from preflight.model import Answer, Finding, Plan
 from preflight.model.hostlist import fold, fold_numbers
-from preflight.model.units import show_bytes
-from preflight.report.text import clean, columns
+from preflight.report.estimate import estimate_lines
+from preflight.report.text import clean, columns, in_reading_order
 
 SCHEMA = "preflight.plan/1"
 SHARE_DIGITS = 4  # of the two bubble figures: 0.0938
@@ -20,38 +21,74 @@ def plan_document(plan: Plan, findings: Sequence[Finding], answer: Answer) -> di
         "schema": SCHEMA,
         "answer": answer,
         "source": plan.job.source,
+        "fingerprint": plan.fingerprint,
         "world_size": plan.world_size,
-        "degrees": {axis: plan.degrees[axis] for axis in AXES if axis in plan.degrees},
+        "degrees": {axis: plan.degrees[axis] for axis in in_reading_order(plan.degrees)},
         "order": "-".join(plan.order),
         "placement": _placement(plan),
         "estimate": _estimate(plan),
-        "groups": {axis: plan.groups[axis] for axis in AXES if axis in plan.groups},
+        "groups": {axis: plan.groups[axis] for axis in in_reading_order(plan.groups)},
+        "composite_groups": plan.composites,
         "findings": [_finding(finding) for finding in findings],
     }
 
 
-def plan_text(plan: Plan) -> str:
+def plan_json(document: dict[str, Any]) -> str:
+    """The document as JSON, indented for people, but each group on one line: a job of 131,072 ranks has a million numbers."""
+    lists = ("groups", "composite_groups")
+    rest = msgspec.json.format(msgspec.json.encode({k: v for k, v in document.items() if k not in lists}), indent=1)
+    parts = [rest[:-2]]  # without the end of the object
+    for name in lists:
+        axes = [f'  "{axis}": {_group_lines(groups)}' for axis, groups in document[name].items()]
+        parts.append(f',\n "{name}": {{\n{_joined(axes)}\n }}'.encode())
+    return (b"".join(parts) + b"\n}\n").decode()
+
+
+def _joined(lines: Sequence[str]) -> str:
+    return ",\n".join(lines)
+
+
+def _group_lines(groups: Sequence[Sequence[int]]) -> str:
+    """The groups of one axis, a line each."""
+    return "[\n   " + msgspec.json.encode(groups)[1:-1].decode().replace("],[", "],\n   [") + "\n  ]"
+
+
+def plan_text(plan: Plan, *, width: int = 100) -> str:
     """Layout, groups and estimate as tables; the findings and the answer are the caller's."""
     placement = _placement(plan)
-    size = f"{plan.world_size} ranks on {placement['num_nodes']} nodes x {placement['ranks_per_node']}"
+    shown = " or ".join(map(str, sorted(set(Counter(plan.placement.node_ranks).values()), reverse=True)))
+    size = f"{plan.world_size} ranks on {placement['num_nodes']} nodes x {shown}"
     lines = [
-        f"plan {clean(plan.job.source)}: {size}, order {'-'.join(plan.order)}",
-        f"placement {placement['source']}, {placement['method']}: {clean(placement['nodes'])}",
-        "",
-        "Groups",
+        f"plan {clean(plan.job.source)}: {size}, {plan.job.parallel.framework} order {'-'.join(plan.order)}",
+        f"placement {placement['source']}, {clean(placement['method'])}: {clean(placement['nodes'])}",
     ]
-    rows = [["axis", "first group", "degree", "groups", "nodes per group"]]
-    rows += [_axis_row(plan, axis) for axis in AXES if axis in plan.groups]
-    lines += columns(rows, left=2) if len(rows) > 1 else ["  none: every axis has degree 1"]
-    lines += ["", "Estimate", *columns(_estimate_rows(plan), left=2)]
+    if plan.fingerprint:
+        lines.append(f"fingerprint {plan.fingerprint}")
+    lines += ["", "Groups"]
+    rows = [["axis", "first group", "degree", "groups", "nodes per group", "NVLink domains per group"]]
+    rows += [_axis_row(plan, axis) for axis in in_reading_order(plan.groups)]
+    if len(rows) > 1:
+        lines += [*columns(rows, left=2), f"  domains: {clean(plan.placement.domain_source)}"]
+    else:
+        lines.append("  none: every axis has degree 1")
+    lines += ["", *estimate_lines(plan, width=width)]
     return "".join(f"{line}\n" for line in lines)
 
 
 def _axis_row(plan: Plan, axis: str) -> list[str]:
-    groups = plan.groups[axis]
-    touched = sorted({len(plan.placement.nodes_of(ranks)) for ranks in groups})
-    first = fold_numbers(groups[0]) if len(groups[0]) <= 8 or _consecutive(groups[0]) else _in_steps(groups[0])
-    return [axis, first, str(plan.degrees[axis]), str(len(groups)), fold_numbers(touched)]
+    groups, footprint = plan.groups[axis], plan.footprints[axis]
+    size = len(groups[0])
+    first = fold_numbers(groups[0]) if size <= 8 or _consecutive(groups[0]) else _in_steps(groups[0])
+    domains = {*footprint.domains}
+    unknown = "?" if 0 in domains else ""
+    return [
+        axis,
+        first,
+        str(size),
+        str(len(groups)),
+        fold_numbers(footprint.nodes),
+        ",".join(part for part in (fold_numbers(domains - {0}) if domains - {0} else "", unknown) if part),
+    ]
 
 
 def _consecutive(ranks: Sequence[int]) -> bool:
@@ -62,48 +99,25 @@ def _in_steps(ranks: Sequence[int]) -> str:
     return f"{ranks[0]},{ranks[1]},...,{ranks[-1]}"
 
 
-def _estimate_rows(plan: Plan) -> list[list[str]]:
-    """What is known, a row each: name, figure with its formula."""
-    estimate, degrees = plan.estimate, plan.degrees
-    rows = []
-    if estimate.state_bytes_per_gpu is not None:
-        state = f"{show_bytes(estimate.state_bytes_per_gpu)} per GPU (16 bytes x parameters / (tp x pp))"
-        rows.append(["training state", state])
-    if estimate.gpu_memory_bytes is not None and estimate.free_bytes_per_gpu is not None:
-        free = f"{show_bytes(estimate.free_bytes_per_gpu)} of {show_bytes(estimate.gpu_memory_bytes)}"
-        rows.append(["left for the rest", free])
-    else:
-        rows.append(["left for the rest", "unknown: the plan file doesn't tell the memory of a GPU"])
-    if degrees["pp"] > 1:
-        idle, overhead = estimate.bubble_idle_share, estimate.bubble_overhead
-        if idle is None or overhead is None:
-            bubble = "unknown: the number of micro-batches is not given"
-        else:
-            bubble = f"{idle:.1%} of the time idle, {overhead:.1%} over the ideal time ({estimate.micro_batches} micro-batches)"
-        rows.append(["pipeline bubble", bubble])
-    if degrees["tp"] > 1 and estimate.tp_collectives_per_stage_forward is not None:
-        number = f"{estimate.tp_collectives_per_stage_forward:g} per stage and forward pass of a micro-batch"
-        rows.append(["tp collectives", number])
-    sizes = estimate.message_bytes
-    rows += [[f"{axis} message", show_bytes(sizes[axis])] for axis in AXES if axis in sizes]
-    return rows
-
-
 def _placement(plan: Plan) -> dict[str, Any]:
-    per_node: dict[str, int] = {}
-    for rank in plan.placement.ranks:
-        per_node[rank.node] = per_node.get(rank.node, 0) + 1
+    placement = plan.placement
+    per_node = Counter(placement.node_ranks)
     return {
-        "source": plan.placement.source,
-        "method": plan.placement.method,
+        "source": placement.source,
+        "method": placement.method,
         "num_nodes": len(per_node),
         "ranks_per_node": max(per_node.values()),
-        "nodes": fold(per_node),
+        "nodes": fold(placement.nodes),
+        "domains": placement.domain_source,
     }
 
 
 def _estimate(plan: Plan) -> dict[str, Any]:
-    document = {name: getattr(plan.estimate, name) for name in plan.estimate.__struct_fields__}
+    document: dict[str, Any] = {
+        name: msgspec.to_builtins(getattr(plan.estimate, name)) for name in plan.estimate.__struct_fields__
+    }
+    if plan.estimate.memory is not None:
+        document["memory"]["total_bytes"] = plan.estimate.memory.total_bytes
     for name in ("bubble_overhead", "bubble_idle_share"):
         if document[name] is not None:
             document[name] = round(document[name], SHARE_DIGITS)

@@ -1,8 +1,8 @@
 """Text for people: made safe, wrapped, set in columns, coloured on request."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from preflight.model import Verdict
+from preflight.model import AXES, Verdict
 
 _COLOR = {
     Verdict.FAIL: "1;31",  # bold red
@@ -59,3 +59,8 @@ def columns(rows: Sequence[Sequence[str]], *, left: int = 1, indent: int = 2) ->
 def shorten(text: str, width: int) -> str:
     """At most `width` characters, the cut marked."""
     return text if len(text) <= width else text[: max(width - 3, 1)] + "..."
+
+
+def in_reading_order(axes: Collection[str]) -> list[str]:
+    """The axes as people read them: tp first; one that has no place in that order comes last."""
+    return [*(axis for axis in AXES if axis in axes), *sorted(set(axes) - set(AXES))]

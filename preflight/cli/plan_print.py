@@ -1,0 +1,35 @@
+"""How `preflight plan` prints: text for a person, or the document `preflight.plan/1`."""
+
+from typing import TYPE_CHECKING
+
+from preflight.cli.output import Format, print_text, terminal_width, wants_color
+from preflight.report.console import answer_line, findings_text
+from preflight.report.plan import plan_document, plan_json, plan_text
+
+if TYPE_CHECKING:
+    from preflight.cli.plan_extras import Extras
+    from preflight.model import Report
+
+
+def print_plan(report: "Report", extras: "Extras", format_: Format) -> None:
+    """The plan, what was asked for besides, the findings and the answer."""
+    plan = report.evidence.plan
+    assert plan is not None
+    if format_ == "json":
+        print_text(plan_json(plan_document(plan, report.findings, report.answer) | extras.document))
+        return
+    color, width = wants_color(), terminal_width()
+    # a check without a run was not asked: it needs a cluster, or the plan file says "off", which stays in sight
+    asked = {run.check for run in report.checks} | set(plan.job.rules)
+    shown = [finding for finding in report.findings if finding.check in asked]
+    findings = findings_text(shown, width=width, color=color)
+    others = len(report.findings) - len(shown)
+    if others:
+        findings += f"{others} more checks need a cluster: preflight run\n"
+    parts = [
+        plan_text(plan, width=width),
+        *extras.texts,
+        f"Findings\n{findings}",
+        f"{answer_line(report, color=color)}\n",
+    ]
+    print_text("\n".join(parts))
