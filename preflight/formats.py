@@ -1,4 +1,4 @@
-"""Files in and out: the only reader of TOML (YAML and XML join it here), and the only writer.
+"""Files in and out: the only reader of TOML and YAML (XML joins them here), and the only writer.
 
 Reading gives a ConfigError that names the file and the fault, never a traceback. Writing goes to a file beside the target, then
 renames it, so that a reader never sees half a file and a full disk never costs the old one.
@@ -23,6 +23,8 @@ MAX_FILE_BYTES = 512 * 2**20  # a report of 8192 GPUs is some 100 MB; more is a 
 
 
 MAX_TOML_BYTES, MAX_TOML_LINE = 128 * 2**10, 8192  # a plan file is a few lines
+MAX_YAML_BYTES = 8 * 2**20  # a topology of 20,000 nodes that is written out node by node has some 4 MB
+MAX_YAML_VALUES, MAX_YAML_DEPTH = 1_000_000, 64  # values: with all aliases followed
 
 
 def readable(text: str) -> str:
@@ -72,6 +74,88 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     except RecursionError as error:
         raise ConfigError(str(path), "is nested too deeply") from error
     return document
+
+
+def read_yaml(path: str | Path) -> Any:
+    """A YAML file as dicts, lists, texts, numbers, booleans and None. A tag that names a class is passed over: nothing is ever built from it.
+
+    None: an empty file. Needs PyYAML. Raises ConfigError: no YAML (with the line), a key given twice, several documents, nested deeper than
+    MAX_YAML_DEPTH, or more than MAX_YAML_VALUES once aliases are followed (ten lines of aliases can stand for more than a memory holds).
+    """
+    data, source = read_bytes(path, MAX_YAML_BYTES), readable(str(path))
+    try:
+        import yaml
+    except ImportError as error:
+        remedy = "install PyYAML: pip install 'cluster-preflight[import]'"
+        raise ConfigError(source, "is YAML, and PyYAML is not installed", remedy=remedy) from error
+    try:
+        return _load_yaml(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(source, f"is not UTF-8 text (byte {error.start})") from error
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise ConfigError(source, f"is not YAML that we take: {line}{error.problem or error.context}") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number or a date that is none
+        raise ConfigError(source, f"is not YAML that we take: {' '.join(str(error).split())}") from error
+
+
+def _load_yaml(text: str) -> Any:
+    import yaml
+
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class Loader(base):  # type: ignore[misc]
+        """Builds plain values only, whatever a tag says; a date stays the text that it is."""
+
+    def plain(loader: Any, _suffix: str, node: Any) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            return loader.construct_mapping(node, deep=True)
+        is_list = isinstance(node, yaml.SequenceNode)
+        return loader.construct_sequence(node, deep=True) if is_list else loader.construct_scalar(node)
+
+    Loader.add_multi_constructor("!", plain)
+    Loader.add_multi_constructor("tag:", plain)
+    Loader.add_constructor("tag:yaml.org,2002:timestamp", Loader.construct_yaml_str)
+    depth = 0
+    for event in yaml.parse(text, Loader=base):  # before anything is built: building goes down recursively
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_YAML_DEPTH:
+            raise yaml.MarkedYAMLError(problem="is nested too deeply", problem_mark=event.start_mark)
+    loader = Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_yaml(node, {})
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _check_yaml(node: Any, sizes: dict[int, int]) -> int:
+    """How many values a node stands for, with aliases followed. `sizes`: of nodes seen, by id; 0 while one is being counted."""
+    import yaml
+
+    seen = sizes.get(id(node))
+    if seen == 0:
+        raise yaml.MarkedYAMLError(problem="an alias points into itself", problem_mark=node.start_mark)
+    if seen is not None:
+        return seen
+    sizes[id(node)], total = 0, 1
+    if isinstance(node, yaml.MappingNode):
+        names = set()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and (key.tag, key.value) in names:
+                raise yaml.MarkedYAMLError(problem=f"{key.value!r} is given twice", problem_mark=key.start_mark)
+            names.add((key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key))
+            total += _check_yaml(key, sizes) + _check_yaml(value, sizes)
+    elif isinstance(node, yaml.SequenceNode):
+        total += sum(_check_yaml(item, sizes) for item in node.value)
+    if total > MAX_YAML_VALUES:
+        raise yaml.MarkedYAMLError(problem=f"more than {MAX_YAML_VALUES} values", problem_mark=node.start_mark)
+    sizes[id(node)] = total
+    return total
 
 
 def read_noun(path: str | Path, kind: type[T]) -> T:
