@@ -94,6 +94,8 @@ class Training(Noun, frozen=True, kw_only=True):
     `attention` "flash": fused, the scores are never kept. `fused_loss`: logits are never whole in memory (chunked or fused cross entropy).
     `capacity_factor`: padding of each expert's tokens; None: tokens are not padded. `expert_skew`: tokens of the most loaded rank over the mean, at least 1.
     `dispatch_bytes`: bytes of one element sent to the experts (1: fp8); None: 2. `compiled`: torch.compile. `offload_optimizer`: optimizer state in host memory.
+    `overlap_tp`: backward tensor-parallel collectives beside matrix products; `overlap_gradients`: their reduction beside the backward pass; `overlap_parameters`:
+    gathering updated weights beside the next forward pass. None: the framework's default (plan/defaults.py).
     """
 
     micro_batches: int | None = None
@@ -112,6 +114,9 @@ class Training(Noun, frozen=True, kw_only=True):
     dispatch_bytes: int | None = None
     compiled: bool = False
     offload_optimizer: bool = False
+    overlap_tp: bool | None = None
+    overlap_gradients: bool | None = None
+    overlap_parameters: bool | None = None
 
 
 class Hardware(Noun, frozen=True, kw_only=True):

@@ -22,4 +22,6 @@ class Profile(Strict, frozen=True, kw_only=True):
     nic_bytes_per_s: Expected | None = None  # per GPU, one direction
     # peak of one GPU in dense floating-point operations per second, by precision ("bf16", "fp8", ...)
     peak_flops: dict[str, Expected] = {}
+    # the best rate that large matrix products reach in practice, by precision
+    matmul_flops: dict[str, Expected] = {}
     memory_bytes_per_s: Expected | None = None

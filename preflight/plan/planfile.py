@@ -116,6 +116,9 @@ _SECTIONS: dict[str, dict[str, Reader]] = {
         "dispatch_bytes": whole(8),
         "compiled": flag,
         "offload_optimizer": flag,
+        "overlap_tp": flag,
+        "overlap_gradients": flag,
+        "overlap_parameters": flag,
     },
     "hardware": {
         "nodes": whole(MAX_WORLD_SIZE),

@@ -1,0 +1,68 @@
+"""What a framework does where the plan file doesn't say: one place for the defaults that decide bytes and overlap.
+
+Sources: argument parsers and configurations of Megatron-LM (arguments.py, distributed data parallel), torchtitan (job configuration, FSDP and tensor
+parallel plans), DeepSpeed (ZeRO configuration) and torch FSDP2, main branches of August 2026.
+"""
+
+from preflight.model import Job
+
+
+def zero_stage(job: Job) -> int:
+    """0 to 3. Megatron has no distributed optimizer and DeepSpeed no ZeRO unless asked; torchtitan and FSDP shard everything."""
+    if job.parallel.zero_stage is not None:
+        return job.parallel.zero_stage
+    return 3 if job.parallel.framework in {"torchtitan", "fsdp"} else 0
+
+
+def sequence_parallel(job: Job, tp: int) -> bool:
+    """Whether activations between the tensor-parallel regions are split along the sequence. Off without tensor parallelism; torchtitan has it on, the
+    others off unless asked.
+    """
+    if tp == 1:
+        return False
+    if job.parallel.sequence_parallel is not None:
+        return job.parallel.sequence_parallel
+    return job.parallel.framework == "torchtitan"
+
+
+def element_bytes(job: Job) -> int:
+    """Bytes of one activation or weight as it is computed with and sent. fp8 changes the matrix products, not what is kept between them."""
+    return 4 if job.training.precision == "fp32" else 2
+
+
+def gradient_bytes(job: Job) -> int:
+    """Bytes of one gradient as it is reduced. Megatron: fp32 with bf16 (and fp8) weights, fp16 with fp16 weights; torchtitan reduces in fp32; DeepSpeed
+    and FSDP2 in the precision of the weights.
+    """
+    training = job.training
+    if training.gradient_bytes is not None:
+        return training.gradient_bytes
+    if training.precision == "fp32" or job.parallel.framework == "torchtitan":
+        return 4
+    if job.parallel.framework == "megatron":
+        return 2 if training.precision == "fp16" else 4
+    return 2
+
+
+def overlaps_tp(job: Job) -> bool:
+    """Whether backward tensor-parallel collectives run beside the gradients' matrix products. Megatron: yes; the others: no unless asked."""
+    given = job.training.overlap_tp
+    return job.parallel.framework == "megatron" if given is None else given
+
+
+def overlaps_gradients(job: Job) -> bool:
+    """Whether gradients are reduced while the backward pass still runs. Megatron's overlap-grad-reduce is off unless asked; DeepSpeed's overlap_comm is on
+    for stage 3 alone; torchtitan and FSDP: on.
+    """
+    given = job.training.overlap_gradients
+    if given is not None:
+        return given
+    return job.parallel.framework in {"torchtitan", "fsdp"} or zero_stage(job) == 3
+
+
+def overlaps_parameters(job: Job) -> bool:
+    """Whether updated weights are gathered while the next forward pass runs. Off unless asked (Megatron's overlap-param-gather); with stage 3 weights are
+    gathered layer by layer ahead of use.
+    """
+    given = job.training.overlap_parameters
+    return zero_stage(job) == 3 if given is None else given
