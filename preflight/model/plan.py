@@ -29,12 +29,14 @@ class Placement(Noun, frozen=True, kw_only=True, dict=True):
 
     Kept as columns, since a job may have 131,072 ranks: `nodes` lists node names in node-rank order; `node_ranks` and `local_ranks` (and
     `gpu_uuids`, None if none is known) have one entry per rank. `method` says how it came about: "block" (consecutive ranks fill a node), ...
+    `doubt`: why a prediction is not certain (what the plan file doesn't say, and what would settle it); None: as certain as the launcher's rules.
     `domains`, `leaves`, `racks` have one entry per node of `nodes`: its NVLink domain, its leaf switch, its rack; the tuple is None if nobody told, and
     an entry is None if nobody told for that node. Without domains each node counts as one: `domain_source` says where they come from.
     """
 
     source: Literal["predicted", "measured"]
     method: str
+    doubt: str | None = None
     nodes: tuple[str, ...]
     node_ranks: tuple[int, ...]
     local_ranks: tuple[int, ...]
@@ -100,6 +102,7 @@ class Footprint(Noun, frozen=True, kw_only=True):
 
     `nodes`, `domains` (NVLink), `leaves`: how many different ones; 0: not known for every member. `leaves` None: nobody told the leaves.
     `slots`: how many different local ranks. `chunk`: the most ranks of the group that share a domain.
+    `racks` as leaves. `leaves_in_order`, `racks_in_order`: how many it would be if the same nodes were listed leaf by leaf, rack by rack.
     """
 
     nodes: tuple[int, ...]
@@ -107,6 +110,9 @@ class Footprint(Noun, frozen=True, kw_only=True):
     slots: tuple[int, ...]
     chunk: tuple[int, ...]
     leaves: tuple[int, ...] | None = None
+    racks: tuple[int, ...] | None = None
+    leaves_in_order: tuple[int, ...] | None = None
+    racks_in_order: tuple[int, ...] | None = None
 
 
 class Plan(Noun, frozen=True, kw_only=True):
@@ -116,6 +122,7 @@ class Plan(Noun, frozen=True, kw_only=True):
     group in ascending order; axes of degree 1 are left out, since a group of one talks to nobody. `composites`: name -> groups that the framework
     creates along several axes at once and that carry next to nothing ("tp_pp": Megatron's model-parallel group), for those who look for them.
     `footprints`: axis -> what its groups touch. `fingerprint`: of everything that decides what is computed where (plan/fingerprint.py).
+    `predicted`: where `placement` was measured, the placement that the launcher was expected to make; None: nothing was predicted beside it.
     """
 
     job: Job
@@ -128,6 +135,7 @@ class Plan(Noun, frozen=True, kw_only=True):
     composites: dict[str, tuple[tuple[int, ...], ...]] = {}
     footprints: dict[str, Footprint] = {}
     fingerprint: str = ""
+    predicted: Placement | None = None
 
     def on_axis(self, axis: str) -> tuple[Group, ...]:
         """The groups of one axis, in order; empty if the axis has degree 1."""

@@ -8,6 +8,7 @@ class Topology(Noun, frozen=True, kw_only=True):
 
     `switches`: node name -> the switches above it, closest first. `rails`: rail name -> "node/nic" members.
     `nvlink_domains`: domain -> GPU UUIDs. `node_domains`: node name -> NVLink domain, from a file that knows nodes only. `racks`: node name -> rack.
+    `blocks`: node name -> Slurm block (or capacity block), which is an NVLink domain only on machines whose NVLink joins nodes, such as NVL72.
     `source`: the file it comes from.
     """
 
@@ -16,6 +17,7 @@ class Topology(Noun, frozen=True, kw_only=True):
     nvlink_domains: dict[str, tuple[str, ...]] | None = None
     node_domains: dict[str, str] | None = None
     racks: dict[str, str] | None = None
+    blocks: dict[str, str] | None = None
     source: str | None = None
 
     def leaf_of(self, node: str) -> str | None:

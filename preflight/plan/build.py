@@ -9,7 +9,7 @@ from preflight.model.hostlist import fold
 from preflight.plan.estimate import make_estimate
 from preflight.plan.footprint import add_topology, find_footprints
 from preflight.plan.layout import MAX_WORLD_SIZE, lay_out
-from preflight.plan.placement import predict_placement
+from preflight.plan.placement import launch_gpus_per_node, launch_hosts, predict_placement
 from preflight.plan.profiles import find_profile
 
 
@@ -30,8 +30,8 @@ def build_plan(
     """
     hardware = job.hardware
     if placement is None:
-        placement = _predicted(job, node_names, gpus_per_node, gpu_uuids)
-    placement = add_topology(placement, topology, hardware.nodes_per_nvlink_domain)
+        placement = _predicted(job, node_names, gpus_per_node, gpu_uuids, topology)
+    placement = add_topology(placement, topology, hardware.nodes_per_nvlink_domain, gpu=hardware.gpu)
     world_size, num_nodes = len(placement.node_ranks), len(placement.nodes)
     per_node = max(Counter(placement.node_ranks).values())
     layout = lay_out(job, nodes=num_nodes, gpus_per_node=per_node, world_size=world_size)
@@ -54,9 +54,14 @@ def _predicted(
     node_names: Sequence[str] | None,
     gpus_per_node: int | None,
     gpu_uuids: Mapping[str, Sequence[str | None]] | None,
+    topology: Topology | None,
 ) -> Placement:
     source, hardware = job.source, job.hardware
-    given = job.launch.hosts if node_names is None else node_names
+    given = launch_hosts(job) if node_names is None else node_names
+    if job.launch.hosts is not None and set(job.launch.hosts) == set(given or ()):
+        given = job.launch.hosts  # the same nodes, in the order of the allocation
+    if hardware.gpus_per_node is None and gpus_per_node is None:
+        gpus_per_node = launch_gpus_per_node(job)
     seen: set[str] = set()
     for name in given or ():
         if name in seen:
@@ -69,7 +74,14 @@ def _predicted(
         shown = f"{nodes} nodes x {per_node} GPUs = {nodes * per_node} ranks"
         raise ConfigError(source, f"{shown} is more than {MAX_WORLD_SIZE}, the most we lay out", key="hardware")
     names = [f"node{i}" for i in range(nodes)] if given is None else given
-    return predict_placement(job, node_names=names, gpus_per_node=per_node, gpu_uuids=gpu_uuids)
+    return predict_placement(
+        job,
+        node_names=names,
+        gpus_per_node=per_node,
+        gpu_uuids=gpu_uuids,
+        topology=topology,
+        names_known=given is not None,
+    )
 
 
 def gpu_memory(job: Job) -> int | None:

@@ -1,0 +1,75 @@
+"""From switches and their children to the path of switches above each node; and the small readers that all topology files share."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from preflight.errors import ConfigError
+from preflight.model.hostlist import MAX_NODES, unfold
+
+
+class Switch(NamedTuple):
+    """One switch, the switches and the nodes right below it, and where the file says so: "line 3"."""
+
+    name: str
+    switches: tuple[str, ...]
+    nodes: tuple[str, ...]
+    where: str
+
+
+def names_in(text: object, source: str, where: str) -> tuple[str, ...]:
+    """The names of a hostlist ("n[01-04],n7"), or of a list of hostlists. Raises ConfigError."""
+    parts = text if isinstance(text, list) else [text]
+    names: list[str] = []
+    for part in parts:
+        if not isinstance(part, str | int) or isinstance(part, bool):
+            raise ConfigError(source, f"{where}: {str(part)[:80]!r} is not a list of names such as n[01-08]")
+        try:
+            names += unfold(str(part))
+        except ValueError as error:
+            raise ConfigError(source, f"{where}: {error}") from error
+        if len(names) > MAX_NODES:
+            raise ConfigError(source, f"{where}: names more than {MAX_NODES} nodes")
+    return tuple(names)
+
+
+def members(entries: Iterable[tuple[str, tuple[str, ...], str]], source: str, what: str) -> dict[str, str]:
+    """Node -> the set (block, rack, domain) that it is in. `entries`: name of the set, its nodes, where. Raises ConfigError for a node in two."""
+    found: dict[str, str] = {}
+    for name, nodes, where in entries:
+        for node in nodes:
+            if found.setdefault(node, name) != name:
+                raise ConfigError(source, f"{where}: node {node} is in {what} {found[node]} and in {what} {name}")
+    return found
+
+
+def paths_above(switches: Iterable[Switch], source: str) -> dict[str, tuple[str, ...]]:
+    """Node -> the switches above it, closest first. Raises ConfigError: a switch twice, an unknown child, two parents, a circle."""
+    known: dict[str, Switch] = {}
+    for switch in switches:
+        if switch.name in known:
+            raise ConfigError(
+                source, f"{switch.where}: switch {switch.name} is defined again, first on {known[switch.name].where}"
+            )
+        known[switch.name] = switch
+    parents: dict[str, str] = {}
+    for switch in known.values():
+        for child in switch.switches:
+            if child not in known:
+                raise ConfigError(
+                    source, f"{switch.where}: switch {switch.name} has the child {child}, which is not defined"
+                )
+            if parents.setdefault(child, switch.name) != switch.name:
+                raise ConfigError(source, f"{switch.where}: switch {child} is below {parents[child]} and {switch.name}")
+    leaf_of = members(((switch.name, switch.nodes, switch.where) for switch in known.values()), source, "switch")
+    paths = {name: _path(name, parents, source) for name in dict.fromkeys(leaf_of.values())}
+    return {node: paths[leaf] for node, leaf in leaf_of.items()}
+
+
+def _path(leaf: str, parents: dict[str, str], source: str) -> tuple[str, ...]:
+    path = [leaf]
+    while path[-1] in parents:
+        above = parents[path[-1]]
+        if above in path:
+            raise ConfigError(source, f"switch {above} is above itself")
+        path.append(above)
+    return tuple(path)
