@@ -19,7 +19,8 @@ from preflight.fleet.local import Address
 from preflight.fleet.replies import failed, gather_calls, kind_of, renamed
 from preflight.fleet.rounds import RoundResult, RoundRunner, cut_short
 from preflight.fleet.task import Outcome, Progress, Request, Stopped, coverage_of, describe
-from preflight.model import Evidence, Failure, Incident, Inventory, Measurement, Node, Plan, Settings
+from preflight.fleet.topology import known_topology
+from preflight.model import Evidence, Failure, Incident, Inventory, Measurement, Node, Plan, Settings, Topology
 from preflight.plan.build import build_plan
 from preflight.probe.schedule import Round, full_schedule, seconds_of
 
@@ -52,6 +53,7 @@ class Coordinator:
         self.nodes: list[Node] = []
         self.choice: Choice | None = None
         self.plan: Plan | None = None
+        self.topology: Topology | None = None
         self.measurements: list[Measurement] = []
         self.incidents: list[Incident] = []
         self.left_out: dict[int, str] = {}
@@ -148,7 +150,14 @@ class Coordinator:
             )
         self.choice = choose_backend(request.job, request.backend, self.nodes, per_node, share_machine=request.local)
         names = [node.name for node in self.nodes]
-        self.plan = build_plan(request.job, node_names=names, gpus_per_node=per_node, gpu_uuids=self.choice.gpus)
+        self.topology = known_topology(request.job, self.nodes)
+        self.plan = build_plan(
+            request.job,
+            node_names=names,
+            gpus_per_node=per_node,
+            gpu_uuids=self.choice.gpus,
+            topology=self.topology,
+        )
         self.schedule = full_schedule(self.plan, self.choice.backend, share_machine=request.local)
 
     async def _start(self) -> None:
@@ -297,6 +306,7 @@ class Coordinator:
             settings=settings,
             inventory=Inventory(nodes=tuple(self.nodes)),
             plan=self.plan,
+            topology=self.topology,
             measurements=tuple(self.measurements),
             incidents=tuple(self.incidents),
         )
