@@ -6,36 +6,38 @@ from collections.abc import Iterable
 
 MAX_NODES = 2**20  # far above any cluster; a slip of the pen must not fill the memory
 
-_TAIL = re.compile(r"^(.*?)([0-9]+)$")
+_NUMBER = re.compile(r"^(.*?)([0-9]+)([^0-9]*)$")  # the last number of a name
 
 
 def fold(names: Iterable[str]) -> str:
-    """Node names as a short list; the width of zero-padded numbers is kept.
+    """Node names as a short list, by the last number of each name; the width of zero-padded numbers is kept.
 
     >>> fold(["n01", "n02", "n03", "login"])
     'login,n[01-03]'
     """
-    numbered: dict[tuple[str, int], set[int]] = defaultdict(set)
+    numbered: dict[tuple[str, str, int], set[int]] = defaultdict(set)
     plain: set[str] = set()
     for name in names:
-        match = _TAIL.match(name)
+        match = _NUMBER.match(name)
         if match is None:
             plain.add(name)
             continue
         digits = match[2]
         width = len(digits) if digits.startswith("0") and len(digits) > 1 else 0
-        numbered[(match[1], width)].add(int(digits))
+        numbered[(match[1], match[3], width)].add(int(digits))
     # n09 and n10 belong to one padded family: unpadded numbers of a padded width join it
-    for prefix, width in sorted(key for key in numbered if key[1]):
-        free = numbered.get((prefix, 0), set())
+    for prefix, suffix, width in sorted(key for key in numbered if key[2]):
+        free = numbered.get((prefix, suffix, 0), set())
         joined = {number for number in free if len(str(number)) == width}
-        numbered[(prefix, width)] |= joined
+        numbered[(prefix, suffix, width)] |= joined
         free -= joined
-    folded = [_fold_one(prefix, width, numbers) for (prefix, width), numbers in numbered.items() if numbers]
+    folded = [
+        _fold_one(prefix, width, numbers, suffix) for (prefix, suffix, width), numbers in numbered.items() if numbers
+    ]
     return ",".join(sorted([*plain, *folded]))
 
 
-def _fold_one(prefix: str, width: int, numbers: set[int]) -> str:
+def _fold_one(prefix: str, width: int, numbers: set[int], suffix: str = "") -> str:
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
@@ -44,41 +46,61 @@ def _fold_one(prefix: str, width: int, numbers: set[int]) -> str:
             runs.append([number, number])
     parts = [f"{a:0{width}d}" if a == b else f"{a:0{width}d}-{b:0{width}d}" for a, b in runs]
     if len(parts) == 1 and "-" not in parts[0]:
-        return prefix + parts[0]
-    return f"{prefix}[{','.join(parts)}]"
+        return prefix + parts[0] + suffix
+    return f"{prefix}[{','.join(parts)}]{suffix}"
 
 
 def unfold(text: str) -> list[str]:
-    """The names that a folded list stands for, in its order: "n[01-03],login" -> n01, n02, n03, login.
+    """The names that a folded list stands for, in its order: "n[01-03],login" -> n01, n02, n03, login. A name given twice is there twice.
 
-    Several brackets and suffixes are allowed ("r[1-2]n[1-2]-ib"). Raises ValueError.
+    As Slurm reads it: the first number of a range gives the width ("n[8-10]" -> n8, n9, n10; "n[08-10]" -> n08, n09, n10), and of several brackets the last counts
+    fastest. Other than there, a name may go on after a bracket ("r[1-2]n[1-2]-ib"). Raises ValueError.
     """
-    names = []
-    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
-        names += _unfold_one(part.strip())
+    names: list[str] = []
+    for part in re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", text):
+        if part.strip():
+            names += _unfold_one(part.strip())
+        if len(names) > MAX_NODES:
+            raise ValueError(f"{text[:60]!r} names more than {MAX_NODES} nodes")
     if not names:
         raise ValueError(f"{text!r} names no node")
     return names
 
 
 def _unfold_one(part: str) -> list[str]:
-    match = re.fullmatch(r"([^\[\]]*)\[([0-9,\-]+)\](.*)", part)
-    if match is None:
-        if not part or set("[] ") & set(part):
-            raise ValueError(f"{part!r} is not a node name or a list such as n[01-08]")
-        return [part]
+    """The names of one item, such as "r[1-2]n[01-16]": its texts and its brackets alternate."""
+    texts_and_ranges = re.split(r"\[([^\[\]]*)\]", part)
+    texts, brackets = texts_and_ranges[::2], texts_and_ranges[1::2]
+    if any(set("[] \t") & set(text) for text in texts):
+        raise ValueError(f"{part[:60]!r} is not a node name or a list such as n[01-08]")
+    names = texts[:1]
+    for ranges, text in zip(brackets, texts[1:], strict=True):
+        numbers = _numbers(ranges, part)
+        if len(names) * len(numbers) > MAX_NODES:
+            raise ValueError(f"{part[:60]!r} names more than {MAX_NODES} nodes")
+        names = [name + number + text for name in names for number in numbers]
+    return names
+
+
+def _numbers(ranges: str, part: str) -> list[str]:
+    """The numbers of one bracket: "8-10,012" -> 8, 9, 10, 012."""
     numbers: list[str] = []
-    for piece in match[2].split(","):
-        span = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", piece)
-        if span is None or (span[2] and int(span[2]) < int(span[1])):
-            raise ValueError(f"{piece!r} in {part!r} is not a number or a range")
-        if int(span[2] or span[1]) - int(span[1]) > MAX_NODES:
-            raise ValueError(f"{part!r} names more than {MAX_NODES} nodes")
-        numbers += [f"{number:0{len(span[1])}d}" for number in range(int(span[1]), int(span[2] or span[1]) + 1)]
-    tails = _unfold_one(match[3]) if match[3] else [""]
-    if len(numbers) * len(tails) > MAX_NODES:
-        raise ValueError(f"{part!r} names more than {MAX_NODES} nodes")
-    return [match[1] + number + tail for number in numbers for tail in tails]
+    for piece in ranges.split(","):
+        span = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", piece)
+        first, last = (int(span[1]), int(span[2] or span[1])) if span else (0, -1)
+        if span is None or last < first:
+            raise ValueError(f"{piece[:60]!r} in {part[:60]!r} is not a number or a range")
+        if last - first + len(numbers) >= MAX_NODES:
+            raise ValueError(f"{part[:60]!r} names more than {MAX_NODES} nodes")
+        numbers += [f"{number:0{len(span[1])}d}" for number in range(first, last + 1)]
+    return numbers
+
+
+def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
+    """For sorting names as people count: n2 before n10; what differs in spelling only (n2, n02) by its text."""
+    # texts and numbers alternate, so that keys always compare; 18 digits are enough, and Python refuses to convert a few thousand
+    parts = re.split(r"([0-9]{1,18})", name)
+    return tuple(int(part) if i % 2 else part for i, part in enumerate(parts)), name
 
 
 def fold_numbers(numbers: Iterable[int]) -> str:
