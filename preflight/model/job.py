@@ -61,7 +61,8 @@ class Parallel(Noun, frozen=True, kw_only=True):
     said. `zero_stage` 0 to 3: what is sharded over the data-parallel ranks (1: optimizer, which Megatron calls the
     distributed optimizer; 2: and gradients; 3: and weights, which torch calls FSDP); None: the framework's default. `sequence_parallel` None: the framework's
     default. `optimizer_instances`: Megatron's num-distributed-optimizer-instances. `hierarchical_cp`: sizes whose product is cp, innermost first.
-    `data_before_expert`: DeepSpeed's use_data_before_expert_parallelism. `reshard_after_forward` None: the framework's default.
+    `data_before_expert`: DeepSpeed's use_data_before_expert_parallelism. `auto_ep`: who lays DeepSpeed's experts out over tensor-parallel ranks:
+    AutoEP (True), the MoE layer (False); None: not said. `reshard_after_forward` None: the framework's default.
     `ep_needs_domain`: the dispatcher of the experts works only inside one NVLink domain (HybridEP, symmetric memory).
     """
 
@@ -82,6 +83,7 @@ class Parallel(Noun, frozen=True, kw_only=True):
     optimizer_instances: int = 1
     hierarchical_cp: tuple[int, ...] | None = None
     data_before_expert: bool = False
+    auto_ep: bool | None = None
     reshard_after_forward: bool | None = None
     ep_needs_domain: bool = False
 

@@ -96,6 +96,7 @@ _SECTIONS: dict[str, dict[str, Reader]] = {
         "optimizer_instances": _DEGREE,
         "hierarchical_cp": wholes(MAX_WORLD_SIZE),
         "data_before_expert": flag,
+        "auto_ep": flag,
         "reshard_after_forward": flag,
         "ep_needs_domain": flag,
     },
@@ -246,9 +247,10 @@ def _read(source: str, key: str, reader: Reader, value: object) -> Any:
 
 
 def _read_order(source: str, given: str, default: tuple[str, ...]) -> tuple[str, ...]:
-    """The axes of an order such as "tp-cp-ep-dp-pp", each at most once."""
+    """The axes of an order such as "tp-cp-ep-dp-pp", each at most once; dp is short for dp_shard-dp_replicate."""
     axes = tuple(given.split("-"))
-    if len(set(axes)) != len(axes) or not set(axes) <= set(default):
+    known = {*default, "dp"}
+    if len(set(axes)) != len(axes) or not set(axes) <= known:
         raise ConfigError(
             source,
             f"{show(given)} is not a list of axes, each at most once, innermost first",
