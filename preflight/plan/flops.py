@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from preflight.model import Job, ModelShape, Recompute
 from preflight.plan.matmuls import Work, expert_layers, layer_work, output_work
-from preflight.plan.shape import count_parameters
+from preflight.plan.shape import active_parameters
 
 MODEL = "model FLOPs: matrix products and whole attention, forward once and backward twice; 72BsLh^2(1+s/6h+V/12Lh) for GPT"
 _ONE_GPU = {"tp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 1, "pp": 1}
@@ -17,21 +17,22 @@ def model_flops(job: Job, sequences: float) -> float:
     """Operations without recomputation, of `sequences` sequences, whatever the layout: attention whole (not halved for causality), MoE by active experts.
 
     For GPT it is 72BsLh^2(1 + s/6h + V/12Lh) (Korthikanti et al. 2022, appendix A). Worked example, 22B (h 6144, L 48, V 51200, s 2048), B = 4:
-    1.1456e15, which takes 1.10 s on 8 A100 at 41.7 % of peak.
+    1.1436e15, which takes 1.10 s on 8 A100 at 41.7 % of peak.
     """
     return 3 * (_layers(job, sequences) + _forward(_output(job, sequences)))
 
 
 def hardware_flops(job: Job, sequences: float) -> float:
-    """Operations as computed, with what is recomputed: all layers forward again ("full"), or the attention's core ("selective", unfused: s/3h for s/6h).
+    """Operations with what is recomputed: all layers forward again ("full"), or the attention's core ("selective", unfused), which the paper counts as the
+    whole attention once more, forward and backward: s/3h in place of s/6h.
 
-    Worked example: the same step with selective recomputation 1.2026e15: 43.8 %.
+    Worked example: the same step with selective recomputation 1.2029e15: 43.8 %.
     """
     total = model_flops(job, sequences)
     if job.training.recompute == "full":
         return total + _layers(job, sequences)
     if job.training.recompute == "selective" and job.training.attention == "unfused":
-        return total + _attention(job, sequences)
+        return total + 3 * _attention(job, sequences)
     return total
 
 
@@ -47,7 +48,7 @@ def gpt_flops(model: ModelShape, *, sequences: float, seq_length: int, recompute
 
 
 def sc21_flops(model: ModelShape, *, sequences: float, seq_length: int) -> float:
-    """Narayanan et al., SC'21, which counts full recomputation. BigScience's logs use it too. Worked example: 1008B, B = 3072: 5.14e22."""
+    """Narayanan et al., SC'21, which counts full recomputation. BigScience's logs use it too. Worked example: 1008B, B = 3072: 5.14e19."""
     return gpt_flops(model, sequences=sequences, seq_length=seq_length, recompute="full")
 
 
@@ -80,20 +81,6 @@ CONVENTIONS: dict[str, Callable[..., float]] = {
     "PaLM: 6N+12Lhs per token": six_n_flops,
     "BLOOM: 8N per token, with full recomputation": eight_n_flops,
 }
-
-
-def active_parameters(model: ModelShape) -> int:
-    """Parameters that one token meets: all but the experts it is not sent to."""
-    if model.experts is None or model.experts_per_token is None or model.expert_ffn_size is None:
-        return model.parameters
-    assert model.hidden_size is not None
-    one = (3 if model.gated_mlp else 2) * model.hidden_size * model.expert_ffn_size
-    return model.parameters - (model.experts - model.experts_per_token) * one * expert_layers(model)
-
-
-def parameters_of(model: ModelShape) -> int:
-    """Counted from the shape, or as given."""
-    return count_parameters(model) or model.parameters
 
 
 def _forward(work: Work) -> float:
