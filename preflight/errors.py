@@ -3,6 +3,7 @@
     PreflightError
       UsageError        64  the command line asks for something that makes no sense
       ConfigError       78  a file that a person wrote is wrong
+      PlacementError    10  a job's ranks sit where its plan must not have them: raised inside the job
       WorldError         3  something outside us is broken, so nothing could be decided
         DiscoveryError      a node, or a device of it, could not be read
         ProbeError          workers or collectives could not be started
@@ -42,6 +43,12 @@ class ConfigError(PreflightError):
         self.remedy = remedy
         where = f"{source}: {key}" if key else source
         super().__init__(f"{where}: {problem}" + (f"\n  {remedy}" if remedy else ""))
+
+
+class PlacementError(PreflightError):
+    """The ranks of a job are not placed as its plan needs them, or nothing could be found out: the same text on every rank."""
+
+    exit_code = 10
 
 
 class WorldError(PreflightError):

@@ -12,6 +12,7 @@ from preflight import __version__
 COMMANDS = {
     "run": ("preflight.cli.run", "Measure and judge the nodes of a job: the whole pipeline."),
     "plan": ("preflight.cli.plan", "Lay a job out: groups, placement, estimate. Needs no cluster."),
+    "ranks": ("preflight.cli.ranks", "Say where this rank is; run it under the job's own launcher."),
     "node": ("preflight.cli.node", "Show what is in this node."),
     "topology": ("preflight.cli.topology", "Show GPUs, links and NICs of this node as a matrix."),
     "judge": ("preflight.cli.judge", "Judge a saved run again, without measuring."),

@@ -1,5 +1,6 @@
 """The nouns. Every stage is a function from earlier ones to the next; nothing here imports anything but msgspec."""
 
+from preflight.model.advice import Advice, Change, LayoutAdvice, Tally
 from preflight.model.bandwidth import Collective, busbw_factor
 from preflight.model.base import Noun, Strict, from_json, to_json
 from preflight.model.estimate import Checkpoint, Estimate, Memory, MemoryLine, MemoryPart, StepTime, Traffic
@@ -28,24 +29,29 @@ from preflight.model.job import (
 from preflight.model.measurement import Failure, Measurement, Mode, Probe, Samples
 from preflight.model.plan import AXES, NODE_IS_DOMAIN, Footprint, Group, Placement, Plan, Rank
 from preflight.model.profile import Expected, Profile
+from preflight.model.rank_facts import RANK_SCHEMA, Difference, RankFacts, compare_placements
 from preflight.model.report import SCHEMA, Coverage, Environment, Report
 from preflight.model.topology import Topology
 
 __all__ = [
     "AXES",
     "NODE_IS_DOMAIN",
+    "RANK_SCHEMA",
     "SCHEMA",
+    "Advice",
     "Ancestor",
     "Answer",
     "Attention",
     "Backend",
     "Baseline",
     "BaselineEntry",
+    "Change",
     "Check",
     "CheckRun",
     "Checkpoint",
     "Collective",
     "Coverage",
+    "Difference",
     "Environment",
     "Estimate",
     "Evidence",
@@ -63,6 +69,7 @@ __all__ = [
     "Job",
     "Launch",
     "Launcher",
+    "LayoutAdvice",
     "Link",
     "Measurement",
     "Memory",
@@ -84,6 +91,7 @@ __all__ = [
     "Problem",
     "Profile",
     "Rank",
+    "RankFacts",
     "Recompute",
     "Report",
     "Rule",
@@ -93,11 +101,13 @@ __all__ = [
     "Severity",
     "StepTime",
     "Strict",
+    "Tally",
     "Topology",
     "Traffic",
     "Training",
     "Verdict",
     "busbw_factor",
+    "compare_placements",
     "from_json",
     "to_json",
 ]

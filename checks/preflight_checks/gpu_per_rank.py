@@ -1,0 +1,73 @@
+"""Each rank has a GPU of its own.
+
+Two ranks on one GPU share its memory and wait for one another; NCCL refuses them ("Duplicate GPU detected") after the nodes have been waited for, and
+gloo doesn't notice at all. The usual causes: one CUDA_VISIBLE_DEVICES for all ranks of a node and no torch.cuda.set_device, or a launcher that binds all
+tasks to GPU 0. A MIG device counts as a GPU here.
+"""
+
+from collections.abc import Iterator
+
+from preflight.model import Check, Evidence, Finding, Part, Plan, Verdict
+from preflight.model.hostlist import fold_numbers
+
+NAME = "gpu_per_rank"
+_MAX_SHOWN = 8
+
+
+def judge(evidence: Evidence) -> Iterator[Finding]:
+    """One finding for each GPU with more than one rank, one for ranks without a known GPU, one PASS if there is neither."""
+    plan = evidence.plan
+    if plan is None or evidence.settings.cpu_declared:
+        return
+    if plan.placement.source != "measured" or plan.placement.gpu_uuids is None:
+        return  # a prediction gives each rank its own
+    ranks_of: dict[str, list[int]] = {}
+    unknown: list[int] = []
+    for rank, uuid in enumerate(plan.placement.gpu_uuids):
+        if uuid is None:
+            unknown.append(rank)
+        else:
+            ranks_of.setdefault(uuid, []).append(rank)
+    shared = {uuid: ranks for uuid, ranks in ranks_of.items() if len(ranks) > 1}
+    yield from (_shared(plan, uuid, ranks) for uuid, ranks in list(shared.items())[:_MAX_SHOWN])
+    if len(shared) > _MAX_SHOWN:
+        observed = f"{len(shared) - _MAX_SHOWN} more GPUs have more than one rank"
+        yield Finding(check=NAME, subject="other GPUs", verdict=Verdict.FAIL, observed=observed, expected=_EXPECTED)
+    if unknown:
+        yield Finding(
+            check=NAME,
+            subject="ranks without a known GPU",
+            verdict=Verdict.UNKNOWN,
+            observed=f"ranks {fold_numbers(unknown)[:200]}: no GPU known",
+            expected=_EXPECTED,
+            remedy=f"run `preflight ranks` as rank {unknown[0]}: it says on stderr why",
+        )
+    elif not shared:
+        observed = f"{plan.world_size} ranks on {len(ranks_of)} GPUs"
+        yield Finding(check=NAME, subject="GPUs", verdict=Verdict.PASS, observed=observed, expected=_EXPECTED)
+
+
+_EXPECTED = "one rank on each GPU"
+
+
+def _shared(plan: Plan, uuid: str, ranks: list[int]) -> Finding:
+    nodes = plan.placement.nodes_of(ranks)
+    return Finding(
+        check=NAME,
+        subject=uuid,
+        verdict=Verdict.FAIL,
+        observed=f"ranks {fold_numbers(ranks)} on {', '.join(nodes)} all have GPU {uuid}",
+        expected=_EXPECTED,
+        remedy="call torch.cuda.set_device(LOCAL_RANK), or let the launcher give each rank a CUDA_VISIBLE_DEVICES of its own "
+        "(srun --gpus-per-task=1)",
+        blames=Part(kind="rank", name=f"rank {ranks[1]}", confidence="likely"),
+    )
+
+
+CHECK = Check(
+    name=NAME,
+    claim="Each rank has a GPU of its own.",
+    why="Two ranks on one GPU share its memory and wait for one another, and NCCL refuses them after the nodes were waited for.",
+    uses=("plan",),
+    judge=judge,
+)
