@@ -119,8 +119,10 @@ def find_footprints(placement: Placement, groups: Mapping[str, Groups]) -> dict[
         columns["domains"] = _ids(placement.domains)[node_of]
     for name, known in (("leaves", placement.leaves), ("racks", placement.racks)):
         if known is not None:
-            columns[name] = _ids(known)[node_of]
-            columns[f"{name}_in_order"] = _in_order(_ids(known))[node_of]
+            ids = _ids(known)
+            columns[name] = ids[node_of]
+            # the same nodes listed leaf by leaf, leaves by first appearance
+            columns[f"{name}_in_order"] = np.sort(ids)[node_of]
     found: dict[str, Footprint] = {}
     for axis, members in groups.items():
         counts: dict[str, list[int]] = {}
@@ -157,7 +159,8 @@ def _distinct(rows: "Ids") -> tuple[Any, "Ids"]:
     """How many different values each row has (0 if one of them is -1, unknown), and the rows in ascending order."""
     import numpy as np
 
-    ordered = np.sort(rows, axis=1)
+    ascending = bool((rows[:, 1:] >= rows[:, :-1]).all())  # as with block placement
+    ordered = rows if ascending else np.sort(rows, axis=1)
     number = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1)
     return np.where(ordered[:, 0] < 0, 0, number), ordered
 
@@ -180,13 +183,6 @@ def _ids(names: Names) -> "Ids":
 
     numbers: dict[str, int] = {}
     return np.asarray([-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names], np.int32)
-
-
-def _in_order(ids: "Ids") -> "Ids":
-    """The ids of the same nodes, listed leaf by leaf: leaves by first appearance, unknown ones (-1) first."""
-    import numpy as np
-
-    return np.sort(ids)
 
 
 def _of_one_size(groups: Sequence[Sequence[int]]) -> list[tuple[Sequence[int], Any]]:

@@ -1,0 +1,80 @@
+"""What each axis costs that may leave its NVLink domain: data parallelism, its shards, expert data parallelism, pipelines.
+
+Information, never a refusal: some axis has to cross, and which one is cheapest is a matter of bytes and of what compute can hide, not of a rule. For each
+axis that the ledger knows: how many of its groups leave their domain, the bytes, and the seconds inside and outside.
+"""
+
+from collections.abc import Iterator
+
+from preflight.model import Check, Evidence, Finding, Verdict
+from preflight.model.crossing import Cost, cost_of, cost_text, span_text, subject_of, where_text
+from preflight.model.domains import Domains
+from preflight.model.units import show_seconds
+
+NAME = "axis_cost"
+JUDGED_ELSEWHERE = {"tp", "cp", "ep", "etp"}  # by checks of their own
+
+
+def judge(evidence: Evidence) -> Iterator[Finding]:
+    """One finding for each axis, and one that adds up the seconds of those that cross."""
+    domains = Domains.of(evidence)
+    if domains is None:
+        return
+    crossing: dict[str, Cost] = {}
+    for axis in domains.plan.groups:
+        if axis not in JUDGED_ELSEWHERE:
+            yield from _judge_axis(domains, axis, crossing)
+    if len(crossing) > 1:
+        yield _compare(crossing)
+
+
+def _judge_axis(domains: Domains, axis: str, crossing: dict[str, Cost]) -> Iterator[Finding]:
+    plan, groups = domains.plan, domains.plan.groups[axis]
+    found = domains.along(axis)
+    apart = found.apart + found.pcie
+    example = groups[apart[0] if apart else 0]
+    cost = cost_of(domains, axis, example)
+    if cost is None:
+        return
+    note = f" ({domains.note})" if domains.note else ""
+    unknown = f", {len(found.unknown)} not known" if found.unknown else ""
+    if apart:
+        crossing[axis] = cost
+        footprint = plan.footprints.get(axis)
+        span = f", each on {span_text([footprint.nodes[index] for index in apart], 'node')}" if footprint else ""
+        first = f"{subject_of(axis, apart[:1])}: {where_text(plan, example, domains)}"
+        observed = f"{len(apart)} of {len(groups)} groups leave their NVLink domain{span}{unknown}{note}; {first}"
+    else:
+        observed = f"{len(found.inside)} of {len(groups)} groups inside one NVLink domain{unknown}{note}"
+    yield Finding(
+        check=NAME,
+        subject=subject_of(axis, range(len(groups))),
+        verdict=Verdict.PASS,
+        observed=f"{observed}; {cost_text(cost)}",
+    )
+
+
+def _compare(crossing: dict[str, Cost]) -> Finding:
+    """Which of the axes that cross costs most, so that one sees which to bring inside first."""
+
+    def seconds(cost: Cost) -> float:
+        return (cost.outside_s or 0.0) - (cost.inside_s or 0.0)
+
+    ordered = sorted(crossing.items(), key=lambda item: (seconds(item[1]), item[1].sent_bytes), reverse=True)
+    parts = []
+    for axis, cost in ordered:
+        hidden = ", beside compute" if cost.hidden else ""
+        known = cost.outside_s is not None and cost.inside_s is not None
+        parts.append(f"{axis} {show_seconds(seconds(cost))} per step{hidden}" if known else f"{axis}, rates not known")
+    observed = f"staying inside one domain would save, before overlap: {'; '.join(parts)}"
+    return Finding(check=NAME, subject="axes that cross", verdict=Verdict.PASS, observed=observed)
+
+
+CHECK = Check(
+    name=NAME,
+    claim="What each axis costs that leaves its NVLink domain is known.",
+    why="Some axis has to cross to the network; which one should is a matter of bytes and overlap, not of a rule.",
+    uses=("plan",),
+    judge=judge,
+    need="advisory",
+)

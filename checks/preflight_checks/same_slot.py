@@ -1,0 +1,62 @@
+"""Groups with one rank per node sit on the same GPU slot of each node, so that they keep to one rail.
+
+On a rail-optimised network the n-th NIC of every node hangs on the n-th leaf: a ring over equal slots crosses one switch, one over different slots goes
+up to the spine and shares its links. Slot: the local rank, which names the same GPU on every node as long as all nodes show the same devices.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from preflight.model import Check, Evidence, Finding, Part, Plan, Verdict
+from preflight.model.crossing import ranks_text, subject_of, where_text
+
+NAME = "same_slot"
+
+
+def judge(evidence: Evidence) -> Iterator[Finding]:
+    """One finding for each axis that has such groups."""
+    plan = evidence.plan
+    if plan is None or evidence.settings.cpu_declared:
+        return
+    for axis, footprint in plan.footprints.items():
+        size_of = list(map(len, plan.groups[axis]))
+        judged = [index for index, nodes in enumerate(footprint.nodes) if nodes == size_of[index] > 1]
+        if judged:
+            bad = [index for index in judged if footprint.slots[index] > 1]
+            yield _different(plan, axis, bad, len(judged)) if bad else _same(axis, judged)
+
+
+def _same(axis: str, judged: list[int]) -> Finding:
+    observed = f"{len(judged)} groups with one rank per node, each on one GPU slot"
+    return Finding(check=NAME, subject=subject_of(axis, judged), verdict=Verdict.PASS, observed=observed)
+
+
+def _different(plan: Plan, axis: str, bad: list[int], num_judged: int) -> Finding:
+    slots = plan.placement.local_ranks
+    others: list[int] = []
+    for index in bad:
+        ranks = plan.groups[axis][index]
+        usual = Counter(slots[rank] for rank in ranks).most_common(1)[0][0]
+        others += [rank for rank in ranks if slots[rank] != usual]
+    first = plan.groups[axis][bad[0]]
+    shown = ", ".join(f"rank {rank} slot {slots[rank]}" for rank in first[:4]) + (", ..." if len(first) > 4 else "")
+    return Finding(
+        check=NAME,
+        subject=subject_of(axis, bad),
+        verdict=Verdict.WARN,
+        observed=f"{len(bad)} of {num_judged} groups with one rank per node change the GPU slot at ranks "
+        f"{ranks_text(sorted(set(others)))}; {subject_of(axis, bad[:1])}: {where_text(plan, first)}: {shown}",
+        expected="one GPU slot per group, so that its traffic keeps to one rail",
+        remedy="give every node the same number of ranks (DeepSpeed: the same slots on every line of the hostfile), in the same order of GPUs",
+        blames=Part(kind="plan", name="launch", confidence="likely"),
+    )
+
+
+CHECK = Check(
+    name=NAME,
+    claim="Groups with one rank per node sit on the same GPU slot of each node.",
+    why="On a rail-optimised network different slots hang on different leaves: the group's traffic goes over the spine.",
+    uses=("plan",),
+    judge=judge,
+    need="advisory",
+)

@@ -1,0 +1,126 @@
+"""The smallest change that would keep the groups of an axis inside one NVLink domain each (pure; the placement checks need it)."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from preflight.model.crossing import ranks_text
+from preflight.model.domains import Domains
+from preflight.model.finding import Part
+from preflight.model.plan import Plan
+
+# how each launcher puts consecutive ranks on one node
+BLOCK_BY = {
+    "slurm": "srun -m block (--distribution=block)",
+    "mpi": "mpirun --map-by slot",
+    "torchrun": "one torchrun per node with --nproc-per-node of all its GPUs",
+    "deepspeed": "a hostfile with one line per node",
+    "kubernetes": "one pod per node",
+}
+# how each launcher takes an order of nodes from the user
+ORDER_BY = {
+    "slurm": "srun -m arbitrary with SLURM_HOSTFILE",
+    "mpi": "the order of the hostfile, or a rankfile",
+    "torchrun": "static rendezvous with --node-rank; c10d sorts the names as text",
+    "deepspeed": "the order of the hostfile",
+    "kubernetes": "the order of completion indexes",
+}
+
+
+class Remedy(NamedTuple):
+    """What to change, and the part of the plan that is to blame."""
+
+    text: str
+    blames: Part
+
+
+def keep_together(domains: Domains, axis: str, ranks: Sequence[int]) -> Remedy:
+    """What would bring this group, which lies in several domains, into one. In this order, the first that applies:
+
+    experts strided because etp was left unset; ranks dealt round the nodes by the launcher; another axis inside this one; nodes with different
+    numbers of ranks; domains that hold no whole number of groups; nodes of a domain scattered over the order; a degree that is too large.
+    """
+    plan, size, unit = domains.plan, len(ranks), len(ranks) * _step(ranks)
+    smallest, largest = min(domains.sizes), max(domains.sizes)
+    if axis == "ep" and plan.job.parallel.etp is None and plan.degrees.get("etp", 1) > 1:
+        return _etp_one(plan, ranks, fits=domains.is_block and smallest % size == 0)
+    if size > largest:
+        return _lower(axis, size, smallest)
+    if not domains.is_block:
+        remedy = _by_launcher(plan, axis, ranks, fits=smallest % unit == 0)
+    elif unit > size and any(bound % unit for bound in domains.sizes):
+        remedy = _order_or_degree(plan, axis, ranks, smallest)
+    elif len(set(domains.ranks_per_node)) > 1:
+        uneven = " or ".join(map(str, sorted(set(domains.ranks_per_node))))
+        text = f"start the same number of workers on every node, a multiple of {unit}: now {uneven}"
+        remedy = Remedy(text, _plan_part("launch"))
+    elif all(bound % unit == 0 for bound in domains.sizes):
+        how = ORDER_BY.get(plan.job.launch.launcher or "", "the launcher's order of nodes")
+        text = f"list the nodes of each NVLink domain one after another: {how}"
+        remedy = Remedy(text, _plan_part("launch.hosts"))
+    else:
+        remedy = _segment(domains, unit) or _lower(axis, size, smallest)
+    return remedy
+
+
+def _etp_one(plan: Plan, ranks: Sequence[int], *, fits: bool) -> Remedy:
+    tp, size, step = plan.degrees["tp"], len(ranks), _step(ranks)
+    text = f"set etp = 1: it is not given and defaults to tp = {tp}, so that the ranks of an ep group are {step} apart"
+    inside = ", which one NVLink domain holds" if fits else ""
+    return Remedy(f"{text}; with etp = 1 they are {size} consecutive ranks{inside}", _plan_part("parallel.etp"))
+
+
+def _by_launcher(plan: Plan, axis: str, ranks: Sequence[int], *, fits: bool) -> Remedy:
+    launcher = plan.job.launch.launcher or ""
+    how = BLOCK_BY.get(launcher, "block placement")
+    then = "" if fits else f", and lower {axis} if a domain still doesn't hold its groups"
+    return Remedy(
+        f"place ranks {ranks_text(ranks)} in one NVLink domain ({how}: consecutive ranks fill a node){then}",
+        _plan_part("launch.distribution" if launcher in {"", "slurm", "mpi"} else "launch.hosts"),
+    )
+
+
+def _order_or_degree(plan: Plan, axis: str, ranks: Sequence[int], smallest: int) -> Remedy:
+    """Other axes lie inside this one: put it innermost if it should be, else lower the product of the degrees."""
+    size, step = len(ranks), _step(ranks)
+    if axis == "tp":
+        order = "-".join(("tp", *(name for name in plan.order if name != "tp")))
+        text = f"place ranks {ranks_text(ranks)} in one NVLink domain: put tp innermost, order = {order!r}"
+        return Remedy(text, _plan_part("parallel.order"))
+    fits = math.gcd(size, max(1, smallest // step)) if smallest % step == 0 else 1
+    inner = {"cp": "tp", "ep": "etp"}.get(axis, "the axes inside it")
+    text = f"{axis} {size} x {step} ranks of {inner} = {size * step}, but an NVLink domain has {smallest}"
+    change = f"lower {axis} to {fits}" if fits > 1 else f"lower {axis} or {inner}"
+    return Remedy(f"{change}: {text}", _plan_part(f"parallel.{axis}"))
+
+
+def _segment(domains: Domains, unit: int) -> Remedy | None:
+    """Whole segments of nodes per domain, where a domain is large enough but holds no whole number of groups. None: a group fills no whole nodes.
+
+    Worked example: tp 8 on nodes of 4 GPUs, 17 and 15 nodes in two domains: segments of 2 nodes, and 1 node of each domain left out.
+    """
+    per_node = domains.ranks_per_node[0]
+    nodes, rest = divmod(unit, per_node)
+    if rest or nodes < 2:
+        return None
+    left_out = sum(size % unit // per_node for size in domains.sizes)
+    text = f"ask for segments of {nodes} nodes (Slurm: --segment={nodes}), so that every NVLink domain gives a multiple of {nodes}"
+    return Remedy(f"{text}; of these nodes {left_out} would be left out", _plan_part("launch.segment"))
+
+
+def _lower(axis: str, size: int, smallest: int) -> Remedy:
+    fits = math.gcd(size, smallest)
+    if fits == 1:
+        text = f"set {axis} = 1, or use nodes whose GPUs NVLink joins in multiples of {size}"
+    else:
+        text = f"lower {axis} from {size} to {fits}, which divides the {smallest} GPUs of an NVLink domain"
+    return Remedy(text, _plan_part(f"parallel.{axis}"))
+
+
+def _step(ranks: Sequence[int]) -> int:
+    """Distance of neighbours in a group, 1 for consecutive ranks."""
+    return ranks[1] - ranks[0] if len(ranks) > 1 else 1
+
+
+def _plan_part(name: str) -> Part:
+    return Part(kind="plan", name=name)
