@@ -11,10 +11,12 @@ PACKAGES = Path(__file__).with_name("debian-packages.txt")  # .ci/run installs t
 OMITTED = pytest.StashKey[dict[str, list[str]]]()
 
 
-def missing(mark: pytest.Mark) -> str | None:
+def missing(mark: pytest.Mark) -> str | None:  # noqa: PLR0911 - one for each kind of need
     """What a marked test needs and how to get it, None if it is there."""
     if mark.name == "fabric" and importlib.util.find_spec("torch") is None:
         return "torch: make setup TORCH_INDEX=URL, or make setup TORCH=cuda"
+    if mark.name == "megatron" and importlib.util.find_spec("megatron") is None:
+        return "megatron-core: .venv/bin/python -m pip install --no-deps megatron-core==0.16.1 (make setup does)"
     if mark.name == "cc" and shutil.which("cc") is None:
         return "a C compiler: apt-get install gcc libc6-dev"
     if mark.name == "root" and os.geteuid() != 0:

@@ -20,6 +20,8 @@ STAMP = (
     VENV / "preflight-setup"
 )  # key=value lines; written last, so that a set-up that was cut short is not taken for a whole one
 CPU_TORCH = "torch==2.13.0+cpu"  # a local version: it resolves to the CPU build or not at all
+# The peer that groups of ranks are tested against. Without its dependencies: the one of them that counts is torch, which is decided on its own.
+MEGATRON = "megatron-core==0.16.1"
 HOW_TO_GET_TORCH = """  Without torch everything but probing works. To get it:
     make setup TORCH=cuda           the build with CUDA, several GB
     make setup TORCH_INDEX=URL      from a package index of your choice (one with CPU builds, say)
@@ -38,6 +40,7 @@ def main() -> None:
         install("-e", ".[dev]")
     else:
         create(wanted["torch"], wanted["torch_index"])
+    get_megatron()
     STAMP.write_text("".join(f"{key}={value}\n" for key, value in wanted.items()))
 
 
@@ -135,6 +138,12 @@ def get_torch(torch: str, torch_index: str) -> None:
         install("torch")
         return
     print(f"going on without torch\n{HOW_TO_GET_TORCH}", flush=True)
+
+
+def get_megatron() -> None:
+    """The peer of our tests of groups (a few MB), where this Python and package index have it; the tests say what is left out."""
+    if pip("install", "--quiet", "--disable-pip-version-check", "--no-deps", MEGATRON, quiet=True) != 0:
+        print(f"going on without {MEGATRON}: pip finds no build of it for this Python; only tests use it", flush=True)
 
 
 def wants_cuda() -> bool:
