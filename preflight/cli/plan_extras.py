@@ -59,10 +59,10 @@ def _write_files(advices: "tuple[Advice, ...]", folder: Path) -> str:
 
     lines = []
     for advice in advices:
-        if advice.filename is not None:
+        for name, content in advice.files.items():
             make_folder(folder)
-            write_atomically(folder / advice.filename, advice.paste)
-            lines.append(f"written: {folder / advice.filename}\n")
+            write_atomically(folder / name, content)
+            lines.append(f"written: {folder / name}\n")
     return "".join(lines)
 
 

@@ -1,0 +1,131 @@
+"""A ranked list of layouts for a model and a cluster: what fits, fastest first, and why the next one loses."""
+
+from preflight.errors import ConfigError
+from preflight.model import Job, LayoutAdvice, Plan
+from preflight.plan.advise.options import idle_target, layout_options, wants_layouts
+from preflight.plan.advise.score import Cluster, Score, score_layout
+from preflight.plan.advise.trial import Judged, left_over, outcome_of
+from preflight.plan.advise.why import strength, why_behind
+from preflight.plan.build import build_plan, gpu_memory
+from preflight.plan.profiles import find_profile
+from preflight.plan.rates import rates_of
+
+MAX_BUILT = 3  # whole plans per layout to print: those that the checks refuse are passed over
+MAX_TOO_LARGE = 2  # layouts that don't fit, shown at the end with their memory
+
+__all__ = ["advise_layouts", "cluster_of", "rank_layouts", "wants_layouts"]
+
+
+def advise_layouts(job: Job, judged: Judged, *, limit: int = 8) -> tuple[LayoutAdvice, ...]:
+    """Layouts of the job's model on its cluster, best first, at most `limit`.
+
+    Open are the degrees, virtual stages, ZeRO stage and micro-batches; what the plan file gives besides stays. Layouts that
+    the checks refuse are left out, except that at most two which do not fit into memory end the list, to show what memory costs. Raises ConfigError where the plan
+    file doesn't tell the number of GPUs, or no layout is possible at all.
+    """
+    cluster = cluster_of(job)
+    scores = rank_layouts(job, cluster)
+    if not scores:
+        raise ConfigError(
+            job.source,
+            f"no layout of {job.model.layers} layers on {cluster.nodes} nodes x {cluster.per_node} GPUs is possible"
+            + (f" with a global batch of {job.training.global_batch_size}" if job.training.global_batch_size else ""),
+            key="parallel",
+            remedy="raise training.global_batch_size, or change the number of nodes",
+        )
+    chosen: list[tuple[Score, Plan, LayoutAdvice]] = []
+    fitting = [score for score in scores if score.fits is not False]
+    for score in fitting[: MAX_BUILT * limit]:
+        made = _judged(score, chosen[-1][0] if chosen else None, judged)
+        if made is not None and not made[1].tally.fail:
+            chosen.append((score, *made))
+        if len(chosen) == limit:
+            break
+    advices = [advice for *_, advice in chosen]
+    too_large = [score for score in scores if score.fits is False]
+    room = max(0, min(MAX_TOO_LARGE, limit - len(advices))) if advices else limit
+    before = chosen[-1][0] if chosen else None
+    for score in too_large[:room]:
+        made = _judged(score, before, judged)
+        if made is not None:
+            advices.append(made[1])
+            before = score
+    return tuple(advices)
+
+
+def cluster_of(job: Job) -> Cluster:
+    """The cluster that the plan file describes. Raises ConfigError where it doesn't tell nodes or GPUs."""
+    hardware, hosts = job.hardware, job.launch.hosts
+    nodes = hardware.nodes if hosts is None else len(hosts)
+    if nodes is None or hardware.gpus_per_node is None:
+        key = "gpus_per_node" if nodes is not None else "nodes"
+        raise ConfigError(
+            job.source,
+            "is missing, and no layout can be found without it",
+            key=f"hardware.{key}",
+            remedy=f"write {key} = ... under [hardware]",
+        )
+    joined = min(hardware.nodes_per_nvlink_domain or 1, nodes)
+    return Cluster(
+        nodes=nodes,
+        per_node=hardware.gpus_per_node,
+        per_domain=hardware.gpus_per_node * joined,
+        memory_bytes=gpu_memory(job),
+        rates=rates_of(hardware, find_profile(hardware.gpu) if hardware.gpu else None),
+    )
+
+
+def rank_layouts(job: Job, cluster: Cluster) -> list[Score]:
+    """One score for each set of degrees, its best variant, best first."""
+    best: dict[tuple[int, ...], Score] = {}
+    for option in layout_options(job, cluster):
+        score = score_layout(job, *option, cluster)
+        if score is None:
+            continue
+        key = tuple(score.degrees[axis] for axis in ("tp", "cp", "pp", "ep"))
+        if key not in best or merit(score) < merit(best[key]):
+            best[key] = score
+    return sorted(best.values(), key=merit)
+
+
+def merit(score: Score) -> tuple[float, ...]:
+    """Smaller is better: fitting with room, fitting by less than the estimate's error, not fitting; then tokens per second where they are
+    known, else: within the bubble target, fewest stages, fewest ranks per layer.
+    """
+    room = 2 if score.fits is False else 1 if score.tight else 0
+    degrees, parallel = score.degrees, score.job.parallel
+    idle = score.idle_share > idle_target(score.job)
+    simple = (degrees["pp"], degrees["tp"], degrees["cp"], degrees["ep"], parallel.virtual_stages)
+    if score.tokens_per_s is None:
+        return (room, 0.0, idle, *simple, score.idle_share, score.memory_bytes)
+    return (room, -score.tokens_per_s, *simple)
+
+
+def _judged(score: Score, before: Score | None, judged: Judged) -> tuple[Plan, LayoutAdvice] | None:
+    """The whole plan of a layout and what is said of it; None if it can't be built."""
+    try:
+        plan = build_plan(score.job)
+    except ConfigError:
+        return None
+    outcome = outcome_of(plan, None, judged)
+    step = score.step
+    return plan, LayoutAdvice(
+        parallel=score.job.parallel,
+        training=score.job.training,
+        degrees=plan.degrees,
+        memory_bytes=score.memory_bytes,
+        gpu_memory_bytes=score.capacity,
+        fits=score.fits,
+        micro_batches=score.micro_batches,
+        global_batch_size=score.global_batch_size,
+        idle_share=score.idle_share,
+        memory=score.memory,
+        step_s=None if step is None else step.total_s,
+        terms_s={} if step is None else step.terms,
+        tokens_per_s=score.tokens_per_s,
+        mfu=None if step is None else step.mfu,
+        strength=strength(score),
+        why_behind="" if before is None else why_behind(before, score),
+        tally=outcome.tally,
+        left=left_over(outcome),
+    )

@@ -1,0 +1,135 @@
+"""The smallest change that repairs a placement, tried by the same rules before it is offered."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from preflight.model import Advice, Change, Job, Plan, Topology
+from preflight.plan.advise.allocation import allocations
+from preflight.plan.advise.flags import framework_flags, launcher_flags
+from preflight.plan.advise.nodes import node_orders
+from preflight.plan.advise.situation import Situation, situation_of
+from preflight.plan.advise.trial import (
+    Candidate,
+    Judged,
+    Outcome,
+    badness,
+    contented_checks,
+    helped_checks,
+    is_complete,
+    left_over,
+    moved,
+    outcome_of,
+    repairs,
+    try_candidate,
+)
+
+MAX_STARTS = 3  # first changes to which others are added
+MAX_STEPS = 3  # changes put together in one advice; more is not a small change any more
+
+__all__ = ["advise_placement"]
+
+
+def advise_placement(job: Job, plan: Plan, judged: Judged, *, topology: Topology | None = None) -> tuple[Advice, ...]:
+    """What would repair the placement of a plan, smallest change first; empty if nothing is wrong with it or nothing that we know helps.
+
+    `judged` gives the findings about a plan, and is asked again for each change: what does not help is not offered. Complete repairs come before partial ones;
+    where no single change is complete, changes are put together, at most three. `topology`: what is known of the nodes beyond the plan.
+    """
+    situation = situation_of(job, plan, topology)
+    before = outcome_of(plan, situation.topology, judged)
+    found = [Found((candidate.change,), after) for candidate, after in _try_all(situation, before, judged)]
+    wanted = frozenset[str]().union(*(helped_checks(before, one.after) for one in found))
+    if not any(is_complete(one.after, wanted) and not one.after.problems for one in found):
+        together = _together(situation, before, judged, wanted)
+        if together is not None:
+            found.append(together)
+            wanted |= contented_checks(before, together.after)
+    advices = [_advice(before, one, wanted) for one in found]
+    return tuple(sorted(_undominated(advices), key=lambda advice: not advice.complete))
+
+
+class Found(NamedTuple):
+    """Changes that help, and what becomes of the job with them."""
+
+    changes: tuple[Change, ...]
+    after: Outcome
+
+
+def _candidates(situation: Situation) -> Iterator[Candidate]:
+    sources = launcher_flags, framework_flags, node_orders, allocations
+    return chain.from_iterable(source(situation) for source in sources)
+
+
+def _try_all(situation: Situation, before: Outcome, judged: Judged) -> list[tuple[Candidate, Outcome]]:
+    """The changes that help, smallest first, each with what becomes of the job."""
+    if not (before.tally.fail or before.tally.warn or before.tally.split_groups or before.step_s):
+        return []
+    tried = []
+    for candidate in sorted(_candidates(situation), key=lambda candidate: candidate.cost):
+        after = try_candidate(situation, candidate, judged)
+        if after is not None and repairs(before, after):
+            tried.append((candidate, after))
+    return tried
+
+
+def _together(situation: Situation, before: Outcome, judged: Judged, wanted: frozenset[str]) -> Found | None:
+    """The best single changes with more added to them, until nothing is left or nothing helps; the best of these, None if nothing could be added.
+
+    Changes that write a file come last, since the file holds for the nodes of the moment.
+    """
+    firsts = _try_all(situation, before, judged)
+    firsts.sort(key=lambda one: (one[0].change.filename is not None, badness(one[1])))
+    best: Found | None = None
+    for first in firsts[:MAX_STARTS]:
+        found = _extended(situation, first, judged)
+        if len(found.changes) > 1 and (best is None or badness(found.after) < badness(best.after)):
+            best = found
+        if best is not None and is_complete(best.after, wanted) and not best.after.problems:
+            break
+    return best
+
+
+def _extended(situation: Situation, first: tuple[Candidate, Outcome], judged: Judged) -> Found:
+    """A first change, with the change added that helps most, and again."""
+    candidate, here = first
+    changes: tuple[Change, ...] = (candidate.change,)
+    while here.problems and len(changes) < MAX_STEPS:
+        situation = moved(situation, candidate, here)
+        used = {change.kind for change in changes}
+        options = [one for one in _try_all(situation, here, judged) if one[0].change.kind not in used]
+        if not options:
+            break
+        candidate, here = min(options, key=lambda one: badness(one[1]))
+        changes = (*changes, candidate.change)
+    return Found(changes, here)
+
+
+def _undominated(advices: Sequence[Advice]) -> Iterator[Advice]:
+    """Without partial repairs where a complete one is there, and without a larger change that reaches no more than a smaller one of its kind."""
+    complete = any(advice.complete for advice in advices)
+    best: dict[tuple[str, ...], Advice] = {}
+    for advice in advices:
+        if complete and not advice.complete:
+            continue
+        known = best.get(advice.kinds)
+        if known is None or _reach(advice) < _reach(known):
+            best[advice.kinds] = advice
+    yield from best.values()
+
+
+def _reach(advice: Advice) -> tuple[float, ...]:
+    after = advice.after
+    return (after.fail, after.split_groups, after.unknown, after.warn, advice.step_after_s or 0.0)
+
+
+def _advice(before: Outcome, found: Found, wanted: frozenset[str]) -> Advice:
+    return Advice(
+        changes=found.changes,
+        before=before.tally,
+        after=found.after.tally,
+        complete=is_complete(found.after, wanted & frozenset(before.problems)),
+        left=left_over(found.after),
+        step_before_s=before.step_s,
+        step_after_s=found.after.step_s,
+    )
