@@ -63,6 +63,9 @@ class Parallel(Noun, frozen=True, kw_only=True):
     default. `optimizer_instances`: Megatron's num-distributed-optimizer-instances. `hierarchical_cp`: sizes whose product is cp, innermost first.
     `data_before_expert`: DeepSpeed's use_data_before_expert_parallelism. `auto_ep`: who lays DeepSpeed's experts out over tensor-parallel ranks:
     AutoEP (True), the MoE layer (False); None: not said. `reshard_after_forward` None: the framework's default.
+    `scatter_gather`: what a pipeline stage sends is divided among the tp ranks (Megatron-LM until 2023), as sequence parallelism does anyway.
+    `embedding_as_layer`: the embedding and the output layer take the place of one layer each when layers are spread over stages (Megatron's
+    account-for-embedding-in-pipeline-split, DeepSpeed's partition by type, torchtitan's default); None: the framework's default.
     `ep_needs_domain`: the dispatcher of the experts works only inside one NVLink domain (HybridEP, symmetric memory).
     """
 
@@ -85,6 +88,8 @@ class Parallel(Noun, frozen=True, kw_only=True):
     data_before_expert: bool = False
     auto_ep: bool | None = None
     reshard_after_forward: bool | None = None
+    embedding_as_layer: bool | None = None
+    scatter_gather: bool = False
     ep_needs_domain: bool = False
 
 
@@ -95,7 +100,7 @@ class Training(Noun, frozen=True, kw_only=True):
     bytes of both Adam moments of one weight together; None: 8. `recompute`: activations computed again in the backward pass.
     `attention` "flash": fused, the scores are never kept. `fused_loss`: logits are never whole in memory (chunked or fused cross entropy).
     `capacity_factor`: padding of each expert's tokens; None: tokens are not padded. `expert_skew`: tokens of the most loaded rank over the mean, at least 1.
-    `dispatch_bytes`: bytes of one element sent to the experts (1: fp8); None: 2. `compiled`: torch.compile. `offload_optimizer`: optimizer state in host memory.
+    `dispatch_bytes`: bytes of one element sent to the experts (1: fp8); None: 2. `compiled`: torch.compile. `compiled_loss`: the loss inside it too; None: as `compiled`. `offload_optimizer`: optimizer state in host memory.
     `overlap_tp`: backward tensor-parallel collectives beside matrix products; `overlap_gradients`: their reduction beside the backward pass; `overlap_parameters`:
     gathering updated weights beside the next forward pass. None: the framework's default (plan/defaults.py).
     """
@@ -115,6 +120,7 @@ class Training(Noun, frozen=True, kw_only=True):
     expert_skew: float = 1.0
     dispatch_bytes: int | None = None
     compiled: bool = False
+    compiled_loss: bool | None = None
     offload_optimizer: bool = False
     overlap_tp: bool | None = None
     overlap_gradients: bool | None = None

@@ -13,6 +13,9 @@ from preflight.plan.rates import MEMORY_SHARE, Rates
 # fused attention, of the bf16 peak, forward and backward together: FlashAttention-2 paper (Dao 2023), A100, causal, head size 128: about
 # 190 of 312 TFLOP/s; FlashAttention-3 (Shah et al. 2024) on H100 about 600 of 989
 FLASH_SHARE = 0.60
+# torch's own attention is FlashAttention-2, which does not use Hopper's instructions: 327.9 TFLOP/s on H100 (8192 tokens, head size 128, Azure's
+# published results of ND H100 v5). Megatron takes cuDNN's or FlashAttention-3.
+FLASH_2_FLOPS = 328e12
 # causal: half of the scores are never computed
 _CAUSAL = 0.5
 # backward against forward: five products in place of two, since scores are computed again (FlashAttention paper)
@@ -32,15 +35,17 @@ class Clock(NamedTuple):
     memory_bytes_per_s: float
     element: int
     accumulation_bytes: int
-    casts: bool
+    fp8: bool
 
-    def matmul_s(self, matmul: Matmul, *, extra_bytes: float = 0) -> float:
-        """One product, with its operands cast to fp8 first where the job computes in it (read in 16 bits, written twice in 8)."""
+    def matmul_s(self, matmul: Matmul, *, cast: bool = False, extra_bytes: float = 0) -> float:
+        """One product. `cast`: its left operand is cast to fp8 first, read in 16 bits and written twice in 8, straight and transposed (weights keep their
+        cast for the whole step). `extra_bytes`: read or written besides, per element of the result.
+        """
         m, n, k, count = matmul
-        operands, result = m * k + k * n, m * n
-        moved = self.element * (operands + result) + extra_bytes * result
-        if self.casts:
-            moved = 2 * operands + 2 * result + extra_bytes * result + 4 * operands
+        operand = 1 if self.fp8 else self.element
+        moved = operand * (m * k + k * n) + (self.element + extra_bytes) * m * n
+        if cast and self.fp8:
+            moved += 4 * m * k
         return matmul.flops / self.matmul_flops + moved * count / self.memory_bytes_per_s
 
     def moved_s(self, moved_bytes: float) -> float:
@@ -50,7 +55,7 @@ class Clock(NamedTuple):
 
 def clock_of(job: Job, rates: Rates) -> Clock | None:
     """None where the GPU's peak or memory rate is unknown."""
-    precision = job.training.precision
+    precision, framework = job.training.precision, job.parallel.framework
     half: Precision = "fp32" if precision == "fp32" else "bf16"
     matmul, sixteen, memory = rates.matmul(precision), rates.matmul(half), rates.memory_bytes_per_s
     peak = rates.peak_flops.get(half)
@@ -58,12 +63,12 @@ def clock_of(job: Job, rates: Rates) -> Clock | None:
         return None
     return Clock(
         matmul_flops=matmul,
-        attention_flops=peak * FLASH_SHARE,
+        attention_flops=peak * FLASH_SHARE if framework == "megatron" else min(peak * FLASH_SHARE, FLASH_2_FLOPS),
         half_flops=sixteen,
         memory_bytes_per_s=memory * MEMORY_SHARE,
         element=4 if precision == "fp32" else 2,
-        accumulation_bytes=_FP32_ACCUMULATION_BYTES if job.parallel.framework == "megatron" else 0,
-        casts=precision == "fp8",
+        accumulation_bytes=_FP32_ACCUMULATION_BYTES if framework == "megatron" else 0,
+        fp8=precision == "fp8",
     )
 
 
@@ -93,8 +98,8 @@ class Seconds(NamedTuple):
 
 def seconds_of(work: Work, clock: Clock) -> Seconds:
     """Forward and backward pass of one layer."""
-    forward = sum(clock.matmul_s(matmul) for matmul in work.matmuls)
-    inputs = sum(clock.matmul_s(Matmul(m, k, n, count)) for m, n, k, count in work.matmuls)
+    forward = sum(clock.matmul_s(matmul, cast=True) for matmul in work.matmuls)
+    inputs = sum(clock.matmul_s(Matmul(m, k, n, count), cast=True) for m, n, k, count in work.matmuls)
     weights = sum(
         clock.matmul_s(Matmul(n, k, m, count), extra_bytes=clock.accumulation_bytes) for m, n, k, count in work.matmuls
     )
@@ -139,5 +144,3 @@ def optimizer_s(job: Job, weights: float, gradient_bytes: int, clock: Clock) -> 
     default = {"adam": 8, "muon": 4, "sgd": 4}[training.optimizer]
     moments = default if training.moment_bytes is None else training.moment_bytes
     return clock.moved_s(weights * (2 * moments + 8 + 2 * gradient_bytes + clock.element))
-
-

@@ -68,9 +68,7 @@ def _tensor_rows(job: Job, step: _Step, *, last_and_first: bool) -> Iterator[Row
         yield Row("tp", step.tp, "backward: gradients of inputs", "reduce_scatter", calls, message, text, cover)
         if job.parallel.framework == "megatron":
             again: Cover = "input_gradients" if cover else ""
-            yield Row(
-                "tp", step.tp, "backward: inputs gathered again", "all_gather", calls, message, text, again
-            )
+            yield Row("tp", step.tp, "backward: inputs gathered again", "all_gather", calls, message, text, again)
     else:
         yield Row("tp", step.tp, "backward: gradients of inputs", "all_reduce", calls, message, text, cover)
     yield from _vocabulary_rows(job, step, ends=2 if last_and_first else 1)
@@ -101,7 +99,7 @@ def _pipeline_rows(job: Job, degrees: Mapping[str, int], step: _Step) -> Iterato
     chunks = job.parallel.virtual_stages
     if schedule_of(job) in {"dualpipe", "zbv"}:
         chunks = max(chunks, 2)  # both directions, or both halves, pass every stage
-    divided = step.tp if sequence_parallel(job, step.tp) else 1
+    divided = step.tp if sequence_parallel(job, step.tp) or job.parallel.scatter_gather else 1
     text = step.text + (f" / tp {divided}" if divided > 1 else "")
     calls = step.micro_batches * chunks
     # Megatron overlaps sending with compute when interleaving; zero-bubble schedules and DualPipe are built for it
@@ -151,7 +149,13 @@ def _expert_rows(job: Job, degrees: Mapping[str, int], step: _Step) -> Iterator[
     text += f" x {step.element} bytes"
     combine = (1 + again) + 1  # back from the experts, and both again for gradients
     yield Row(
-        "ep", ep, "back from the experts, and both for gradients", "all_to_all", combine * calls, step.element * elements, text
+        "ep",
+        ep,
+        "back from the experts, and both for gradients",
+        "all_to_all",
+        combine * calls,
+        step.element * elements,
+        text,
     )
     etp = degrees.get("etp", 1)
     if etp > 1:

@@ -79,7 +79,14 @@ def _replicated_rows(job: Job, weights: _Weights) -> Iterator[Row]:
         )
         if weights.copies > 1:
             yield Row(
-                weights.outer, weights.copies, f"{weights.kind} gradients", "all_reduce", 1, size * count, summed, reduced
+                weights.outer,
+                weights.copies,
+                f"{weights.kind} gradients",
+                "all_reduce",
+                1,
+                size * count,
+                summed,
+                reduced,
             )
         return
     gathered: Cover = "first_forward" if overlaps_parameters(job) else ""
@@ -90,9 +97,7 @@ def _replicated_rows(job: Job, weights: _Weights) -> Iterator[Row]:
     yield Row(axis, ranks, f"updated {weights.kind} weights", "all_gather", 1, element * count, text, gathered)
 
 
-def _sharded_rows(
-    job: Job, degrees: Mapping[str, int], weights: _Weights, micro_batches: int | None
-) -> Iterator[Row]:
+def _sharded_rows(job: Job, degrees: Mapping[str, int], weights: _Weights, micro_batches: int | None) -> Iterator[Row]:
     """Stage 3, FSDP: weights gathered layer by layer, forward and (if freed in between) backward, gradients reduce-scattered; every micro-batch.
 
     Under a pipeline torchtitan keeps weights gathered and reduces gradients with the last micro-batch alone. Worked example, 70.6e9 weights over 64 ranks, bf16: three
@@ -137,7 +142,14 @@ def _copies_row(weights: _Weights, size: int, cover: Cover) -> Iterator[Row]:
         shard = weights.count / weights.size
         text = f"{weights.count / 1e9:.3g}e9 {weights.kind} weights / {weights.size} shards x {size} bytes"
         yield Row(
-            weights.outer, weights.copies, f"shards of {weights.kind} gradients", "all_reduce", 1, size * shard, text, cover
+            weights.outer,
+            weights.copies,
+            f"shards of {weights.kind} gradients",
+            "all_reduce",
+            1,
+            size * shard,
+            text,
+            cover,
         )
 
 

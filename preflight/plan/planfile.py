@@ -98,6 +98,8 @@ _SECTIONS: dict[str, dict[str, Reader]] = {
         "data_before_expert": flag,
         "auto_ep": flag,
         "reshard_after_forward": flag,
+        "embedding_as_layer": flag,
+        "scatter_gather": flag,
         "ep_needs_domain": flag,
     },
     "training": {
@@ -116,6 +118,7 @@ _SECTIONS: dict[str, dict[str, Reader]] = {
         "expert_skew": decimal(1, 1_000_000),
         "dispatch_bytes": whole(8),
         "compiled": flag,
+        "compiled_loss": flag,
         "offload_optimizer": flag,
         "overlap_tp": flag,
         "overlap_gradients": flag,

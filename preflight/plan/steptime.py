@@ -65,13 +65,13 @@ def estimate_step_time(
         return None
     terms = {"compute": micro_batches * slowest.compute_s, "recompute": micro_batches * slowest.recompute_s}
     each = sum(seconds for axis, seconds in times.items() if axis in PER_MICRO_BATCH) / micro_batches
-    overhead = bubble_overhead(
-        schedule_of(job), p=degrees["pp"], m=micro_batches, v=job.parallel.virtual_stages
-    )
+    overhead = bubble_overhead(schedule_of(job), p=degrees["pp"], m=micro_batches, v=job.parallel.virtual_stages)
     terms["bubble"] = overhead * micro_batches * (mean.busy_s + each)
     terms["optimizer"] = optimizer_s(job, _own_weights(job, degrees), gradient_bytes(job), clock)
     terms |= times
-    return _step_time(job, degrees, {name: value for name, value in terms.items() if value > 0}, micro_batches, rates, world_size)
+    return _step_time(
+        job, degrees, {name: value for name, value in terms.items() if value > 0}, micro_batches, rates, world_size
+    )
 
 
 def _step_time(
