@@ -95,11 +95,18 @@ def stage_parameters(job: Job, degrees: Mapping[str, int], stage: int) -> StageP
 
 
 def layers_of_stage(job: Job, degrees: Mapping[str, int], stage: int) -> tuple[int, int]:
-    """Dense layers and MoE layers of a stage. Where pp does not divide the layers, the first stages have one more."""
+    """Dense layers and MoE layers of a stage. Where pp does not divide the layers, the first stages have one more.
+
+    Where embedding and output layer count as layers (torchtitan, unless told otherwise), layers + 2 are spread so, and the first and last stage have one less.
+    """
     model, pp = job.model, degrees["pp"]
-    each, more = divmod(model.layers, pp)
-    begin = stage * each + min(stage, more)
-    number = each + (1 if stage < more else 0)
+    ends = job.parallel.embedding_as_layer
+    if ends is None:
+        ends = job.parallel.framework == "torchtitan"
+    ends = ends and pp > 1
+    each, more = divmod(model.layers + (2 if ends else 0), pp)
+    begin = stage * each + min(stage, more) - (1 if ends and stage else 0)
+    number = each + (1 if stage < more else 0) - (1 if ends and stage in {0, pp - 1} else 0)
     if not model.experts:
         return number, 0
     dense = max(0, min(model.dense_layers, begin + number) - begin)

@@ -1,0 +1,123 @@
+"""Memory of the most loaded GPU in six lines: parameters, gradients, optimizer, activations, buffers, reserve.
+
+Where what comes from: state plan/state.py, activations plan/activations.py, loss, gathered weights and buckets plan/transient.py, defaults plan/memory_setup.py.
+The error band comes from measured rows: tests/plan/rows, of which a stated part was used to fit two shares of fragmentation.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from preflight.model import Job, Memory, MemoryLine
+from preflight.model.pipeline import schedule_of
+from preflight.model.units import GIB
+from preflight.plan.activations import kept
+from preflight.plan.memory_setup import FULLY_SHARDED, Setup, held_micro_batches, resolve
+from preflight.plan.shape import StageParameters, embedding_parameters, layers_of_stage, stage_parameters
+from preflight.plan.state import Shares, state_of
+from preflight.plan.transient import buffer_bytes, loss_bytes, outside_bytes, working_bytes
+
+# Holes in the allocator's memory as a share of what comes and goes.
+FRAGMENTATION = {"expandable": 0.08, "fixed": 0.20}
+ERROR_SHARE = 0.20
+ERROR_SOURCE = "x"
+NOT_MODELLED: tuple[str, ...] = ()
+
+
+class Activations(NamedTuple):
+    """Bytes: kept from forward to backward; the most that comes on top; and how that came about."""
+
+    held: float
+    top: float
+    formula: str
+
+
+def estimate_memory(job: Job, degrees: Mapping[str, int], micro_batches: int | None) -> Memory | None:
+    """The six lines of the pipeline stage that needs most; None where the shape, the micro-batch or the sequence length is not given."""
+    setup = resolve(job, degrees, micro_batches)
+    if setup is None or activations_of(job, degrees, setup, 0) is None:
+        return None
+    stages = dict.fromkeys([0, min(1, setup.pp - 1), setup.pp - 1])
+    found = [_stage_memory(job, degrees, setup, stage) for stage in stages]
+    return max((memory for memory in found if memory is not None), key=lambda memory: memory.total_bytes)
+
+
+def stage_weights(job: Job, degrees: Mapping[str, int], stage: int) -> StageParameters:
+    """Weights on one GPU of a stage. DualPipe keeps two stages on each, the opposite one too; ZBV brings the head back to the first stage."""
+    here, schedule, pp = stage_parameters(job, degrees, stage), schedule_of(job), degrees["pp"]
+    if pp > 1 and schedule == "dualpipe":
+        there = stage_parameters(job, degrees, pp - 1 - stage)
+        return StageParameters(here.dense + there.dense, here.expert + there.expert)
+    if pp > 1 and schedule == "zbv" and stage == 0:
+        return StageParameters(here.dense + (embedding_parameters(job.model) or 0) // degrees["tp"], here.expert)
+    return here
+
+
+def activations_of(job: Job, degrees: Mapping[str, int], setup: Setup, stage: int) -> Activations | None:
+    """Activations of one stage; None where the shape doesn't say enough."""
+    dense, moe = layers_of_stage(job, degrees, stage)
+    one = [kept(job, setup, moe=kind) if number else None for kind, number in ((False, dense), (True, moe))]
+    if (dense and one[0] is None) or (moe and one[1] is None):
+        return None
+    layers = sum(number * each.of(setup) for number, each in zip((dense, moe), one, strict=True) if each is not None)
+    h, times = job.model.hidden_size or 0, held_micro_batches(job, setup, stage)
+    others = 0.0
+    if setup.framework == "deepspeed" and setup.pp > 1:
+        others += 2 * h * setup.tokens  # its pipeline keeps the outputs of the stage too
+    if stage == 0:
+        others += 8 * setup.tokens / setup.split + (
+            h * setup.tokens / setup.split if job.model.dropout else 0
+        )  # token numbers; mask of the embedding's dropout
+    held = (layers + others) * times
+    working = max(
+        working_bytes(job, setup, moe=kind) if number else 0 for kind, number in ((False, dense), (True, moe))
+    )
+    loss = loss_bytes(job, setup) if stage == setup.pp - 1 else 0.0
+    what = f"loss {loss / GIB:.2f} GiB" if loss > working else f"layer at work {working / GIB:.2f} GiB"
+    formula = f"{times:g} micro-batches in flight x {dense + moe} layers = {held / GIB:.2f} GiB, and {what}"
+    return Activations(held, max(loss, working), formula)
+
+
+def _stage_memory(job: Job, degrees: Mapping[str, int], setup: Setup, stage: int) -> Memory | None:
+    activations = activations_of(job, degrees, setup, stage)
+    if activations is None:
+        return None
+    weights, state = stage_weights(job, degrees, stage), state_of(job, setup)
+
+    def line(shares: Shares) -> tuple[float, str]:
+        size = shares.of(weights.dense, setup.dense_shards) + shares.of(weights.expert, setup.expert_shards)
+        return size, _formula(shares, weights, setup)
+
+    buffers, how = buffer_bytes(job, degrees, setup, sum(weights))
+    outside = outside_bytes(degrees)
+    share = FRAGMENTATION["expandable" if setup.framework == "torchtitan" else "fixed"]
+    holes = share * (activations.held + activations.top + buffers)
+    reserve = f"{share * 100:.0f} % of activations and buffers for holes = {holes / GIB:.2f} GiB, CUDA context and NCCL {outside / GIB:.2f} GiB"
+    sizes: dict[str, tuple[float, str]] = {
+        "parameters": line(state.parameters),
+        "gradients": line(state.gradients),
+        "optimizer": line(state.optimizer),
+        "activations": (activations.held + activations.top, activations.formula),
+        "buffers": (buffers, how),
+        "reserve": (holes + outside, reserve),
+    }
+    return Memory(
+        stage=stage,
+        lines=tuple(
+            MemoryLine(part=part, size_bytes=round(size), formula=formula) for part, (size, formula) in sizes.items()
+        ),
+        error_share=ERROR_SHARE,
+        error_source=ERROR_SOURCE,
+        not_modelled=NOT_MODELLED,
+    )
+
+
+def _formula(shares: Shares, weights: StageParameters, setup: Setup) -> str:
+    parts = [
+        f"({shares}) x {weights.dense / 1e9:.3f}e9 weights" + (f", d = {setup.dense_shards}" if shares.shared else "")
+    ]
+    if weights.expert:
+        parts.append(
+            f"({shares}) x {weights.expert / 1e9:.3f}e9 of experts"
+            + (f", d = {setup.expert_shards}" if shares.shared else "")
+        )
+    return " + ".join(parts)
