@@ -4,7 +4,8 @@ Information, never a refusal: some axis has to cross, and which one is cheapest 
 axis that the ledger knows: how many of its groups leave their domain, the bytes, and the seconds inside and outside.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 from preflight.model import Check, Evidence, Finding, Verdict
 from preflight.model.crossing import Cost, cost_of, cost_text, span_text, subject_of, where_text
@@ -16,7 +17,7 @@ JUDGED_ELSEWHERE = {"tp", "cp", "ep", "etp"}  # by checks of their own
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
-    """One finding for each axis, and one that adds up the seconds of those that cross."""
+    """One finding for each axis, one that compares those that cross, and one that compares the two orders of pipeline and data parallelism."""
     domains = Domains.of(evidence)
     if domains is None:
         return
@@ -26,6 +27,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             yield from _judge_axis(domains, axis, crossing)
     if len(crossing) > 1:
         yield _compare(crossing)
+    yield from _other_order(domains)
 
 
 def _judge_axis(domains: Domains, axis: str, crossing: dict[str, Cost]) -> Iterator[Finding]:
@@ -68,6 +70,43 @@ def _compare(crossing: dict[str, Cost]) -> Finding:
         parts.append(f"{axis} {show_seconds(seconds(cost))} per step{hidden}" if known else f"{axis}, rates not known")
     observed = f"staying inside one domain would save, before overlap: {'; '.join(parts)}"
     return Finding(check=NAME, subject="axes that cross", verdict=Verdict.PASS, observed=observed)
+
+
+def _other_order(domains: Domains) -> Iterator[Finding]:
+    """The seconds of pp and of the gradients in Megatron's two orders, where all domains are alike and filled one after another, so that
+    strides tell which groups cross: those whose n x stride ranks are more than a domain has, or do not divide it.
+    """
+    plan, size = domains.plan, domains.sizes[0]
+    order, degrees = plan.order, plan.degrees
+    gradients = "dp_cp" if degrees["cp"] > 1 else "dp"
+    if plan.job.parallel.framework != "megatron" or not domains.is_filled_in_order or not {"dp", "pp"} <= set(order):
+        return
+    costs = {axis: cost_of(domains, axis, plan.groups[axis][0]) for axis in (gradients, "pp") if axis in plan.groups}
+    swapped = tuple({"dp": "pp", "pp": "dp"}.get(axis, axis) for axis in order)
+    totals = []
+    for axes in (order, swapped):
+        total_s, where = 0.0, []
+        for axis, cost in costs.items():
+            if cost is None or cost.inside_s is None or cost.outside_s is None:
+                return
+            inside = size % _span(axis, axes, degrees) == 0
+            total_s += cost.inside_s if inside else cost.outside_s
+            where.append(f"{axis} {'inside a domain' if inside else 'across'}")
+        totals.append((f"{'-'.join(axes)}: {', '.join(where)}", total_s))
+    if len(costs) < 2 or totals[0][0].partition(":")[2] == totals[1][0].partition(":")[2]:
+        return
+    (here, here_s), (there, there_s) = totals
+    observed = f"order {here}, {show_seconds(here_s)} per step; {there}, {show_seconds(there_s)} (before overlap)"
+    etp, ep = degrees.get("etp", 1), degrees["ep"]
+    if "edp" in degrees and etp * ep != degrees["tp"] * degrees["cp"] and swapped[-1] != "pp":
+        observed += f"; Megatron refuses it, since etp {etp} x ep {ep} is not tp {degrees['tp']} x cp {degrees['cp']}: only another order of nodes can do that"
+    yield Finding(check=NAME, subject="order", verdict=Verdict.PASS, observed=observed)
+
+
+def _span(axis: str, order: Sequence[str], degrees: Mapping[str, int]) -> int:
+    """How many consecutive ranks hold a whole number of groups of this axis: the product of the degrees up to and with it (ep is no axis of dense layers)."""
+    last = max(order.index(name) for name in axis.split("_"))
+    return math.prod(degrees[name] for name in order[: last + 1] if name != "ep")
 
 
 CHECK = Check(

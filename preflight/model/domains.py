@@ -7,6 +7,7 @@ What was measured counts first: with an inventory, the domain of each rank's GPU
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from preflight.model.evidence import Evidence
@@ -92,6 +93,18 @@ class Domains:
         """Consecutive ranks fill a node before the next one begins."""
         node_ranks = self.plan.placement.node_ranks
         return list(node_ranks) == sorted(node_ranks)
+
+    @cached_property
+    def is_filled_in_order(self) -> bool:
+        """All domains have the same number of ranks, and consecutive ranks fill one before the next one begins."""
+        placement = self.plan.placement
+        if self._inventory is not None or not self.is_block or len(set(self.sizes)) > 1:
+            return False
+        domains = placement.domains
+        if domains is None:
+            return True
+        changes = sum(a != b for a, b in pairwise(domains))
+        return None not in domains and changes + 1 == len(self.sizes)
 
     def along(self, axis: str) -> AxisDomains:
         """The state of each group of an axis; all empty where the axis has no groups."""

@@ -311,8 +311,10 @@ def test_a_fault_in_a_table_is_said_with_its_line(read, text, message):
         st.binary(max_size=80),
         st.lists(
             st.sampled_from(
-                ["SwitchName=", "Nodes=", "Switches=", "BlockName=", "n1", "n[1-2]", "s1", ",", "#", "\n", "\\"]
-                + ["-", ":", "topology", "tree", "{", "}", "[", "node", "leaf"]
+                [
+                    *("SwitchName=", "Nodes=", "Switches=", "BlockName=", "n1", "n[1-2]", "s1", ",", "#", "\n", "\\"),
+                    *("-", ":", "topology", "tree", "{", "}", "[", "node", "leaf"),
+                ]
             ),
             max_size=20,
         ).map(lambda parts: " ".join(parts).encode()),
