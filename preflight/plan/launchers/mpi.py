@@ -59,7 +59,7 @@ def read_rankfile(path: str, names: Sequence[str] = ()) -> list[tuple[int, str]]
         if rank in placed:
             problem = f"rank {rank} is already on line {placed[rank][0]}"
             raise line_fault(path, line, problem, "write each rank once")
-        relative = _RELATIVE.fullmatch(host)
+        relative = _RELATIVE.fullmatch(host) if host.startswith("+") else None
         if relative and names:
             position = int(relative[1])
             if position >= len(names):

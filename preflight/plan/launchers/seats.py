@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain, repeat
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,9 +76,13 @@ def deal(counts: Sequence[int], size: int) -> tuple[tuple[int, ...], tuple[int, 
     size 1 is cyclic, the largest count or more is block, what is between is Slurm's plane. Worked example, counts 2, 1 and size 1: rank 0 on
     node 0, 1 on node 1, 2 on node 0 again, as its local rank 1.
     """
-    if size >= max(counts):
-        nodes = chain.from_iterable(repeat(node, count) for node, count in enumerate(counts))
-        return tuple(nodes), tuple(chain.from_iterable(map(range, counts)))
+    most, num_nodes = max(counts), len(counts)
+    size = min(size, most)
+    # the usual case, without numpy: its import costs more than all the rest
+    if min(counts) == most and most % size == 0:
+        turn = tuple(chain.from_iterable(zip(*[range(num_nodes)] * size, strict=True)))
+        locals_of_turns = (tuple(range(first, first + size)) * num_nodes for first in range(0, most, size))
+        return turn * (most // size), tuple(chain.from_iterable(locals_of_turns))
     import numpy as np
 
     per_node = np.asarray(counts)
@@ -88,15 +92,8 @@ def deal(counts: Sequence[int], size: int) -> tuple[tuple[int, ...], tuple[int, 
     return tuple(node_ranks[order].tolist()), tuple(local_ranks[order].tolist())
 
 
-class Entry(NamedTuple):
-    """One line of a launcher's file that says something: its number from 1, its text without comment and white space around it."""
-
-    line: int
-    text: str
-
-
-def read_entries(path: str | Path) -> Iterator[Entry]:
-    """The lines of a host file, without comments (from # on) and empty ones. Raises ConfigError."""
+def read_entries(path: str | Path) -> Iterator[tuple[int, str]]:
+    """(number from 1, text) of each line of a launcher's file that says something: without comment (from # on) and white space around. Raises ConfigError."""
     try:
         text = read_bytes(path, MAX_FILE_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -104,7 +101,7 @@ def read_entries(path: str | Path) -> Iterator[Entry]:
     for number, line in enumerate(text.split("\n"), 1):
         said = line.partition("#")[0].strip()
         if said:
-            yield Entry(number, said)
+            yield number, said
 
 
 def line_fault(path: str, line: int, problem: str, remedy: str) -> ConfigError:

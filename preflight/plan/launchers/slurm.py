@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from preflight.errors import ConfigError
 from preflight.model import Job, Topology
-from preflight.model.hostlist import unfold
+from preflight.model.hostlist import natural_key, unfold
 from preflight.plan.launchers.seats import (
     MAX_NODE_RANKS,
     Seats,
@@ -34,7 +34,7 @@ _EXPECTED = "block, cyclic, plane=N or arbitrary, with ,Pack or ,NoPack after it
 
 def seat(job: Job, names: Sequence[str], gpus_per_node: int, topology: Topology | None = None) -> Seats:
     """Where srun puts the ranks. `names` in the order of the job's node list. Raises ConfigError where Slurm would refuse, or the facts contradict each other."""
-    note = _check_segment(job, names, topology)
+    note = _check_segment(job, names, topology) + _order_note(job, names)
     method, size = parse_distribution(job)
     if method == "arbitrary" or job.launch.hostfile is not None:
         return _seat_arbitrary(job, names, gpus_per_node, note)
@@ -45,7 +45,7 @@ def seat(job: Job, names: Sequence[str], gpus_per_node: int, topology: Topology 
         return Seats(f"slurm {shown}{note}", tuple(names), *deal(counts, size))
     order, doubt = _default_order(job, names, topology)
     counts, names = [counts[node] for node in order], [names[node] for node in order]
-    if len(names) > 1 and sum(counts) == len(names):
+    if sum(counts) == len(names):
         shown = "cyclic (default: no more tasks than nodes)"
     else:
         shown = "block (default: more tasks than nodes)"
@@ -90,21 +90,30 @@ def _seat_arbitrary(job: Job, names: Sequence[str], gpus_per_node: int, note: st
 def read_hostfile(path: str) -> list[tuple[int, str]]:
     """(line, host) of each rank. A line may hold several hosts with commas, "n1*4" for four ranks on n1, and "n[1-4]". Raises ConfigError."""
     listed: list[tuple[int, str]] = []
+    known: dict[str, list[str]] = {}  # a host has as many lines as ranks
     for line, text in read_entries(path):
-        for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
-            host, star, times = part.partition("*")
-            count = int(times) if re.fullmatch(r"[1-9][0-9]{0,5}", times) else 0
-            try:
-                hosts = unfold(host.strip())
-            except ValueError:
-                hosts = []
-            if not hosts or (star and not count) or count > MAX_NODE_RANKS:
-                remedy = "write one host per line, in the order of the ranks"
-                raise line_fault(path, line, f"{show(part)} is not a host, or host*ranks", remedy)
-            listed += [(line, name) for name in hosts for _ in range(count or 1)]
+        if text not in known:
+            known[text] = [
+                host for part in re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", text) for host in _hosts(path, line, part)
+            ]
+        listed += [(line, host) for host in known[text]]
     if not listed:
         raise ConfigError(path, "names no host", remedy="write one host per line, in the order of the ranks")
     return listed
+
+
+def _hosts(path: str, line: int, part: str) -> list[str]:
+    """The hosts of one item of a line: "n1", "n1*4" or "n[1-4]"."""
+    host, star, times = part.partition("*")
+    count = int(times) if re.fullmatch(r"[1-9][0-9]{0,5}", times) else 0
+    try:
+        hosts = unfold(host.strip())
+    except ValueError:
+        hosts = []
+    if not hosts or (star and not count) or count > MAX_NODE_RANKS:
+        remedy = "write one host per line, in the order of the ranks"
+        raise line_fault(path, line, f"{show(part)} is not a host, or host*ranks", remedy)
+    return [name for name in hosts for _ in range(count or 1)]
 
 
 def _default_order(job: Job, names: Sequence[str], topology: Topology | None) -> tuple[list[int], str | None]:
@@ -157,6 +166,13 @@ def parse_version(job: Job) -> tuple[int, int] | None:
         remedy = 'write it as `srun --version` prints it: "26.05"'
         raise ConfigError(job.source, f"{show(text)} is no version of Slurm", key="launch.slurm_version", remedy=remedy)
     return int(match[1]), int(match[2])
+
+
+def _order_note(job: Job, names: Sequence[str]) -> str:
+    """What to add to the method where launch.hosts is in an order that Slurm's node list hardly has: `srun --nodelist=n10,n2` puts rank 0 on n2."""
+    if job.launch.hosts is None or job.launch.hostfile is not None or list(names) == sorted(names, key=natural_key):
+        return ""
+    return " (hosts as given; Slurm lists the nodes of a job by name, unless its site says otherwise, in whatever order --nodelist has them)"
 
 
 def _check_segment(job: Job, names: Sequence[str], topology: Topology | None) -> str:

@@ -62,7 +62,7 @@ def test_dealing_goes_round_the_nodes_until_each_has_its_count(counts, size):
 def test_comments_and_empty_lines_say_nothing(tmp_path):
     path = tmp_path / "hosts"
     path.write_text("# all\n\n a \nb # second\n")
-    assert [(entry.line, entry.text) for entry in read_entries(path)] == [(3, "a"), (4, "b")]
+    assert list(read_entries(path)) == [(3, "a"), (4, "b")]
 
 
 def test_a_file_that_is_missing_or_no_text_is_refused_by_name(tmp_path):

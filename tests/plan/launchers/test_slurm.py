@@ -47,6 +47,11 @@ def test_the_method_says_which_distribution_it_is():
     assert predict(tasks_per_node="1").method == "slurm cyclic (default: no more tasks than nodes)"
 
 
+def test_hosts_in_an_order_that_slurm_hardly_has_are_said_to_be_so():
+    assert "hosts as given" in predict(("n10", "n2"), hosts=("n10", "n2"), distribution="block").method
+    assert predict(("n2", "n10"), hosts=("n2", "n10"), distribution="block").method == "slurm block"
+
+
 def test_partly_filled_nodes_follow_their_counts():
     # an exclusive allocation of 4, 4, 2, 4 CPUs and 8 tasks: even by default, 4, 2, 1, 1 with Pack
     assert dealt(predict(tasks_per_node="2(x4)")) == "1 1 2 2 3 3 10 10"
