@@ -3,6 +3,7 @@
 from preflight.model.advice import Advice, Change, LayoutAdvice, Tally
 from preflight.model.bandwidth import Collective, busbw_factor
 from preflight.model.base import Noun, Strict, from_json, to_json
+from preflight.model.comparison import Comparison, StepGap, Suspect, TermChange
 from preflight.model.estimate import Checkpoint, Estimate, Memory, MemoryLine, MemoryPart, StepTime, Traffic
 from preflight.model.evidence import Baseline, BaselineEntry, Evidence, Incident, Settings
 from preflight.model.finding import Answer, Check, CheckRun, Finding, Part, Verdict
@@ -50,6 +51,7 @@ __all__ = [
     "CheckRun",
     "Checkpoint",
     "Collective",
+    "Comparison",
     "Coverage",
     "Difference",
     "Environment",
@@ -99,9 +101,12 @@ __all__ = [
     "Schedule",
     "Settings",
     "Severity",
+    "StepGap",
     "StepTime",
     "Strict",
+    "Suspect",
     "Tally",
+    "TermChange",
     "Topology",
     "Traffic",
     "Training",

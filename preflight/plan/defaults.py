@@ -1,17 +1,21 @@
-"""What a framework does where the plan file doesn't say: one place for the defaults that decide bytes and overlap.
+"""What a framework sends and overlaps where the plan file doesn't say; what it keeps in memory stands in memory_setup.py.
 
 Sources: argument parsers and configurations of Megatron-LM (arguments.py, distributed data parallel), torchtitan (job configuration, FSDP and tensor
 parallel plans), DeepSpeed (ZeRO configuration) and torch FSDP2, main branches of August 2026.
 """
 
 from preflight.model import Job
+from preflight.plan.memory_setup import zero_stage
 
-
-def zero_stage(job: Job) -> int:
-    """0 to 3. Megatron has no distributed optimizer and DeepSpeed no ZeRO unless asked; torchtitan and FSDP shard everything."""
-    if job.parallel.zero_stage is not None:
-        return job.parallel.zero_stage
-    return 3 if job.parallel.framework in {"torchtitan", "fsdp"} else 0
+__all__ = [
+    "element_bytes",
+    "gradient_bytes",
+    "overlaps_gradients",
+    "overlaps_parameters",
+    "overlaps_tp",
+    "sequence_parallel",
+    "zero_stage",
+]
 
 
 def sequence_parallel(job: Job, tp: int) -> bool:

@@ -69,7 +69,11 @@ def six_n_flops(model: ModelShape, *, sequences: float, seq_length: int) -> floa
     """PaLM (Chowdhery et al. 2022, appendix B): 6 N + 12 L h s per token, N with embeddings."""
     h = model.hidden_size
     assert h is not None
-    return sequences * seq_length * (6 * active_parameters(model) + 12 * model.layers * h * seq_length)
+    return (
+        sequences
+        * seq_length
+        * (6 * (active_parameters(model) or model.parameters) + 12 * model.layers * h * seq_length)
+    )
 
 
 def eight_n_flops(model: ModelShape, *, sequences: float, seq_length: int) -> float:
@@ -116,4 +120,4 @@ def _attention(job: Job, sequences: float) -> float:
 def _output(job: Job, sequences: float) -> Work:
     one, times = _one(job, sequences)
     work = output_work(one, _ONE_GPU)
-    return work._replace(matmuls=tuple(matmul._replace(count=times) for matmul in work.matmuls))
+    return work._replace(matmuls=tuple(matmul._replace(times=times) for matmul in work.matmuls))

@@ -23,7 +23,7 @@ class _Weights(NamedTuple):
     """Weights of one kind on one GPU; the axis that shards (or sums) them; the axis that repeats the shards, of size 1 where there is none."""
 
     kind: str
-    count: int
+    number: int
     axis: str
     size: int
     outer: str
@@ -69,7 +69,7 @@ def _weights(job: Job, degrees: Mapping[str, int]) -> Iterator[_Weights]:
 
 def _replicated_rows(job: Job, weights: _Weights) -> Iterator[Row]:
     """Stage 0: one all-reduce of all gradients (in buckets). Stages 1 and 2 (distributed optimizer): reduce-scatter, then all-gather of weights."""
-    size, count, element = gradient_bytes(job), weights.count, element_bytes(job)
+    size, count, element = gradient_bytes(job), weights.number, element_bytes(job)
     text = f"{count / 1e9:.3g}e9 {weights.kind} weights"
     reduced: Cover = "last_backward" if overlaps_gradients(job) else ""
     summed = f"{text} x {size} bytes"
@@ -110,7 +110,7 @@ def _sharded_rows(job: Job, degrees: Mapping[str, int], weights: _Weights, micro
     keeps = piped and not reshard
     if micro_batches is None and not keeps:
         return
-    layers, count = job.model.layers / degrees["pp"], weights.count
+    layers, count = job.model.layers / degrees["pp"], weights.number
     size, element = gradient_bytes(job), element_bytes(job)
     passes = 1 if keeps else micro_batches or 1
     reduces = 1 if piped else passes
@@ -139,8 +139,8 @@ def _sharded_rows(job: Job, degrees: Mapping[str, int], weights: _Weights, micro
 def _copies_row(weights: _Weights, size: int, cover: Cover) -> Iterator[Row]:
     """HSDP, or several optimizer instances: shards of gradients summed over the copies."""
     if weights.copies > 1:
-        shard = weights.count / weights.size
-        text = f"{weights.count / 1e9:.3g}e9 {weights.kind} weights / {weights.size} shards x {size} bytes"
+        shard = weights.number / weights.size
+        text = f"{weights.number / 1e9:.3g}e9 {weights.kind} weights / {weights.size} shards x {size} bytes"
         yield Row(
             weights.outer,
             weights.copies,

@@ -12,17 +12,17 @@ from preflight.plan.defaults import element_bytes, sequence_parallel
 
 
 class Matmul(NamedTuple):
-    """`count` products of a (rows, inner) with an (inner, columns) matrix on one GPU."""
+    """`times` products of a (rows, inner) with an (inner, columns) matrix on one GPU."""
 
     rows: float
     columns: float
     inner: float
-    count: float = 1
+    times: float = 1
 
     @property
     def flops(self) -> float:
         """One multiplication and one addition per element."""
-        return 2 * self.rows * self.columns * self.inner * self.count
+        return 2 * self.rows * self.columns * self.inner * self.times
 
 
 class Work(NamedTuple):

@@ -70,15 +70,16 @@ def estimate_step_time(
     terms["optimizer"] = optimizer_s(job, _own_weights(job, degrees), gradient_bytes(job), clock)
     terms |= times
     return _step_time(
-        job, degrees, {name: value for name, value in terms.items() if value > 0}, micro_batches, rates, world_size
+        job,
+        {name: value for name, value in terms.items() if value > 0},
+        sequences=micro_batches * degrees["dp"] * training.micro_batch_size,
+        rates=rates,
+        world_size=world_size,
     )
 
 
-def _step_time(
-    job: Job, degrees: Mapping[str, int], terms: dict[str, float], micro_batches: int, rates: Rates, world_size: int
-) -> StepTime:
+def _step_time(job: Job, terms: dict[str, float], *, sequences: int, rates: Rates, world_size: int) -> StepTime:
     """The terms as a noun, with what they mean for MFU."""
-    sequences = micro_batches * degrees["dp"] * (job.training.micro_batch_size or 0)
     total = sum(terms.values())
     peak = rates.peak_flops[job.training.precision]
     model, hardware = model_flops(job, sequences), hardware_flops(job, sequences)
