@@ -16,6 +16,7 @@ ChangeKind = Literal[
     "node_order",  # the order of the nodes, or the node of each rank: a file
     "segment",  # another allocation, in whole segments
     "exclude",  # an allocation without some nodes
+    "degrees",  # other degrees
 ]
 
 
@@ -29,7 +30,7 @@ class Tally(Noun, frozen=True, kw_only=True):
 
 
 class Change(Noun, frozen=True, kw_only=True):
-    """One thing to change. `title`: one sentence. `paste`: what to type, a flag or a command, exactly. `filename` and `content`: a file to write
+    """One thing to change. `title`: one sentence. `paste`: what to type, a flag or a command, exactly; empty where another change's does it too. `filename` and `content`: a file to write
     beside it, None if it needs none. `keys`: key of the plan file -> its new value as TOML; None: take the key out.
     """
 
@@ -64,7 +65,7 @@ class Advice(Noun, frozen=True, kw_only=True):
     @property
     def paste(self) -> str:
         """What to type for all of them, one a line."""
-        return "\n".join(change.paste for change in self.changes)
+        return "\n".join(change.paste for change in self.changes if change.paste)
 
     @property
     def files(self) -> dict[str, str]:

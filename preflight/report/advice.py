@@ -50,7 +50,7 @@ def _advice(number: int, advice: Advice) -> list[str]:
     label = "" if advice.complete else "PARTIAL: "
     lines = [f"  {number}. {label}{clean(advice.title)}"]
     for change in advice.changes:
-        lines += [f"       {clean(line)}" for line in change.paste.split("\n")]
+        lines += [f"       {clean(line)}" for line in change.paste.splitlines()]
         lines += _file(change)
     keys = {key: value for change in advice.changes for key, value in change.keys.items()}
     if keys:

@@ -8,6 +8,8 @@ import msgspec
 from preflight.model import Change, Job, Topology
 from preflight.model.hostlist import fold
 from preflight.plan.advise.blocks import TIGHT_AXES, block_size, find_blocks
+from preflight.plan.advise.files import host_list
+from preflight.plan.advise.nodes import reorder
 from preflight.plan.advise.situation import Situation
 from preflight.plan.advise.trial import Candidate, with_launch
 
@@ -97,18 +99,16 @@ def _without_odd_nodes(situation: Situation) -> Iterator[Candidate]:
     nodes = tuple(name for name, count in pairs if count == situation.per_node)
     job = _smaller(situation, nodes)
     if job is not None:
-        job = with_launch(job, tasks_per_node=None)
         yield _excluded(situation, nodes, job, f"so that every node starts {situation.per_node} workers")
 
 
 def _smaller(situation: Situation, nodes: tuple[str, ...]) -> Job | None:
     """The job on fewer nodes, dp made smaller; None if the degrees or the global batch don't divide what is left."""
     job = situation.job
-    training = job.training
-    parallel, launch = job.parallel, job.launch
+    parallel, launch, training = job.parallel, job.launch, job.training
     inner = parallel.tp * parallel.cp * parallel.pp
     world_size = len(nodes) * situation.per_node
-    if world_size == 0 or world_size % inner or launch.hostfile is not None:
+    if world_size == 0 or world_size % inner:
         return None
     dp = world_size // inner
     if training.global_batch_size is not None and training.global_batch_size % ((training.micro_batch_size or 1) * dp):
@@ -117,41 +117,47 @@ def _smaller(situation: Situation, nodes: tuple[str, ...]) -> Job | None:
         job = msgspec.structs.replace(job, parallel=msgspec.structs.replace(parallel, dp=dp))
     if job.hardware.nodes is not None:
         job = msgspec.structs.replace(job, hardware=msgspec.structs.replace(job.hardware, nodes=len(nodes)))
+    changes: dict[str, object] = {"hostfile": None, "tasks_per_node": None}
     if launch.hosts is not None:
-        job = with_launch(job, hosts=nodes)
+        changes["hosts"] = nodes
     if launch.master is not None and launch.master not in nodes:
-        job = with_launch(job, master=nodes[0])
-    return job
+        changes["master"] = nodes[0]
+    return with_launch(job, **changes)
 
 
 def _excluded(situation: Situation, nodes: tuple[str, ...], job: Job, why: str) -> Candidate:
-    """The candidate without the nodes that are not among `nodes`."""
+    """The candidate without the nodes that are not among `nodes`: by a flag, or by the launcher's file where it reads one."""
     out = fold(name for name in situation.nodes if name not in set(nodes))
     before, after = situation.plan.degrees["dp"], len(nodes) * situation.per_node
     after //= job.parallel.tp * job.parallel.cp * job.parallel.pp
-    keys: dict[str, str | None] = {}
-    if job.hardware.nodes is not None:
-        keys["hardware.nodes"] = str(len(nodes))
-    if job.launch.hosts is not None:
-        keys["launch.hosts"] = f'"{fold_in_order(nodes)}"'
-    if job.parallel.dp is not None:
-        keys["parallel.dp"] = str(after)
-    if job.launch.tasks_per_node != situation.job.launch.tasks_per_node:
-        keys["launch.tasks_per_node"] = None
-    if job.launch.master != situation.job.launch.master:
-        keys["launch.master"] = f'"{job.launch.master}"'
+    title = f"leave out {out}, {why} (dp {before} -> {after})"
+    keys = _changed_keys(situation.job, job, nodes, after)
+    launcher = situation.job.launch.launcher
+    if launcher == "deepspeed" or situation.job.launch.hostfile is not None:
+        candidate = reorder(situation, nodes, job=job, title=title)
+        keys |= candidate.change.keys
+        change = msgspec.structs.replace(candidate.change, kind="exclude", keys=keys)
+        return candidate._replace(cost=EXCLUDE_COST, change=change)
     pastes = {
         "slurm": f"srun --exclude={out} --nodes={len(nodes)}",
-        "deepspeed": f"deepspeed --exclude={'@'.join(name for name in situation.nodes if name not in set(nodes))}",
+        "mpi": "mpirun --host " + ",".join(f"{name}:{situation.per_node}" for name in nodes),
+        "torchrun": f"torchrun --nnodes={len(nodes)}  # on {fold(nodes)}",
     }
-    paste = pastes.get(job.launch.launcher or "", f"without {out}")
-    change = Change(kind="exclude", title=f"leave out {out}, {why} (dp {before} -> {after})", paste=paste, keys=keys)
+    change = Change(kind="exclude", title=title, paste=pastes.get(launcher or "", fold(nodes)), keys=keys)
     return Candidate(EXCLUDE_COST, change, job, nodes)
 
 
-def fold_in_order(nodes: tuple[str, ...]) -> str:
-    """A short list that stands for the nodes in this very order: folded where that keeps it, else written out."""
-    from preflight.model.hostlist import unfold
-
-    short = fold(nodes)
-    return short if tuple(unfold(short)) == nodes else ",".join(nodes)
+def _changed_keys(old: Job, new: Job, nodes: tuple[str, ...], dp: int) -> dict[str, str | None]:
+    """The keys of the plan file that differ."""
+    keys: dict[str, str | None] = {}
+    if new.hardware.nodes is not None:
+        keys["hardware.nodes"] = str(len(nodes))
+    if new.parallel.dp is not None:
+        keys["parallel.dp"] = str(dp)
+    if new.launch.hosts is not None:
+        keys["launch.hosts"] = f'"{host_list(nodes)}"'
+    if old.launch.tasks_per_node is not None:
+        keys["launch.tasks_per_node"] = None
+    if new.launch.master != old.launch.master:
+        keys["launch.master"] = f'"{new.launch.master}"'
+    return keys

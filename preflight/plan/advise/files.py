@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from preflight.model.hostlist import fold, unfold
+
 
 def slurm_hostfile(nodes: Sequence[str], per_node: int) -> str:
     """One host a line, one line per task: with `--distribution=arbitrary` task i runs on line i (srun's manual, SLURM_HOSTFILE)."""
@@ -25,3 +27,9 @@ def mpi_rankfile(nodes: Sequence[str], per_node: int) -> str:
 def named_lines(pairs: Iterable[tuple[str, str]]) -> str:
     """Two columns, a space between."""
     return "".join(f"{name} {value}\n" for name, value in pairs)
+
+
+def host_list(nodes: Sequence[str]) -> str:
+    """The nodes in this very order as a value of `launch.hosts`: folded where that keeps the order, else written out."""
+    short = fold(nodes)
+    return short if unfold(short) == list(nodes) else ",".join(nodes)

@@ -1,18 +1,20 @@
 """Changes of one flag: how the launcher deals ranks to nodes, which host is the master, what the framework does with its axes."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import TypeVar
 
 import msgspec
 
 from preflight.model import Change, Topology
-from preflight.plan.advise.files import named_lines
+from preflight.plan.advise.files import host_list, named_lines
 from preflight.plan.advise.situation import Situation
 from preflight.plan.advise.trial import Candidate, with_launch, with_parallel
 
 T = TypeVar("T")
 
+LAYOUT_COST = 8  # other degrees are another job: last of all
 MAPPING = ("tp", "cp", "ep", "pp", "dp")  # Megatron's --use-tp-pp-dp-mapping
 
 
@@ -93,7 +95,7 @@ def static_rendezvous(situation: Situation, nodes: tuple[str, ...], *, cost: int
     job = with_launch(situation.job, rendezvous="static", hosts=nodes, master=nodes[0])
     keys: dict[str, str | None] = {"launch.rendezvous": '"static"', "launch.master": f'"{nodes[0]}"'}
     if nodes != situation.job.launch.hosts:
-        keys["launch.hosts"] = f'"{",".join(nodes)}"'
+        keys["launch.hosts"] = f'"{host_list(nodes)}"'
     flags = f"torchrun --rdzv-backend=static --master-addr={nodes[0]} --node-rank="
     if situation.job.launch.launcher == "kubernetes" and nodes == situation.nodes:
         change = Change(
@@ -138,7 +140,7 @@ def _padded(situation: Situation, padded: tuple[str, ...]) -> Candidate:
         paste="torchrun --local-addr=" + _looked_up("padded-names.txt"),
         filename="padded-names.txt",
         content=named_lines(zip(situation.nodes, padded, strict=True)),
-        keys={"launch.hosts": f'"{",".join(padded)}"'},
+        keys={"launch.hosts": f'"{host_list(padded)}"'},
     )
     known = situation.topology or Topology()
     topology = msgspec.structs.replace(
@@ -155,3 +157,24 @@ def _renamed(facts: dict[str, T] | None, new: dict[str, str]) -> dict[str, T] | 
 def _looked_up(filename: str) -> str:
     """A shell word: what the file says of this host."""
     return f'"$(awk -v host="$(hostname)" \'$1 == host {{print $2}}\' {filename})"'
+
+
+def smaller_tp(situation: Situation) -> Iterator[Candidate]:
+    """Tensor parallelism of the size of an NVLink domain, where it is larger: the rest goes to the pipeline, so that a GPU holds as many weights as before."""
+    job, degrees = situation.job, situation.plan.degrees
+    labels = [label for label in situation.labels("domain") if label is not None]
+    ranks = min(Counter(labels).values(), default=1) * min(situation.counts)
+    tp = max(divisor for divisor in range(1, min(ranks, degrees["tp"]) + 1) if degrees["tp"] % divisor == 0)
+    if tp == degrees["tp"] or job.parallel.framework == "fsdp":
+        return
+    pp = degrees["pp"] * degrees["tp"] // tp
+    change = Change(
+        kind="degrees",
+        title=f"lower tp from {degrees['tp']} to {tp}, which an NVLink domain holds, and raise pp from {degrees['pp']} to {pp}",
+        paste=f"--tensor-model-parallel-size {tp} --pipeline-model-parallel-size {pp}"
+        if job.parallel.framework == "megatron"
+        else f"tp = {tp}, pp = {pp}",
+        keys={"parallel.tp": str(tp), "parallel.pp": str(pp)},
+    )
+    changed = with_parallel(job, tp=tp, pp=pp)
+    yield Candidate(LAYOUT_COST, change, changed, situation.nodes, placement=situation.plan.placement)

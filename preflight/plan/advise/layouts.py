@@ -1,12 +1,19 @@
 """A ranked list of layouts for a model and a cluster: what fits, fastest first, and why the next one loses."""
 
+import math
+from collections.abc import Sequence
+from itertools import groupby
+
 from preflight.errors import ConfigError
-from preflight.model import Job, LayoutAdvice, Plan
+from preflight.model import Job, LayoutAdvice, Plan, Topology
 from preflight.plan.advise.options import idle_target, layout_options, wants_layouts
 from preflight.plan.advise.score import Cluster, Score, score_layout
+from preflight.plan.advise.situation import block_placement
 from preflight.plan.advise.trial import Judged, left_over, outcome_of
 from preflight.plan.advise.why import strength, why_behind
 from preflight.plan.build import build_plan, gpu_memory
+from preflight.plan.footprint import add_topology
+from preflight.plan.placement import launch_hosts
 from preflight.plan.profiles import find_profile
 from preflight.plan.rates import rates_of
 
@@ -16,14 +23,17 @@ MAX_TOO_LARGE = 2  # layouts that don't fit, shown at the end with their memory
 __all__ = ["advise_layouts", "cluster_of", "rank_layouts", "wants_layouts"]
 
 
-def advise_layouts(job: Job, judged: Judged, *, limit: int = 8) -> tuple[LayoutAdvice, ...]:
+def advise_layouts(
+    job: Job, judged: Judged, *, limit: int = 8, topology: Topology | None = None
+) -> tuple[LayoutAdvice, ...]:
     """Layouts of the job's model on its cluster, best first, at most `limit`.
 
     Open are the degrees, virtual stages, ZeRO stage and micro-batches; what the plan file gives besides stays. Layouts that
-    the checks refuse are left out, except that at most two which do not fit into memory end the list, to show what memory costs. Raises ConfigError where the plan
-    file doesn't tell the number of GPUs, or no layout is possible at all.
+    the checks refuse are left out, except that at most two which do not fit into memory end the list, to show what memory costs; where they refuse all, the
+    list shows what they refuse. `topology`: which nodes share an NVLink domain, beyond what the plan file says. Raises ConfigError where the plan file doesn't tell the
+    number of GPUs, or no layout is possible at all.
     """
-    cluster = cluster_of(job)
+    cluster = cluster_of(job, topology)
     scores = rank_layouts(job, cluster)
     if not scores:
         raise ConfigError(
@@ -36,26 +46,41 @@ def advise_layouts(job: Job, judged: Judged, *, limit: int = 8) -> tuple[LayoutA
     chosen: list[tuple[Score, Plan, LayoutAdvice]] = []
     fitting = [score for score in scores if score.fits is not False]
     for score in fitting[: MAX_BUILT * limit]:
-        made = _judged(score, chosen[-1][0] if chosen else None, judged)
+        made = _judged(score, chosen[-1][0] if chosen else None, judged, topology)
         if made is not None and not made[1].tally.fail:
             chosen.append((score, *made))
         if len(chosen) == limit:
             break
+    if not chosen:
+        return _refused(fitting or scores, judged, topology, limit)
     advices = [advice for *_, advice in chosen]
     too_large = [score for score in scores if score.fits is False]
-    room = max(0, min(MAX_TOO_LARGE, limit - len(advices))) if advices else limit
-    before = chosen[-1][0] if chosen else None
-    for score in too_large[:room]:
-        made = _judged(score, before, judged)
+    before = chosen[-1][0]
+    for score in too_large[: min(MAX_TOO_LARGE, limit - len(advices))]:
+        made = _judged(score, before, judged, topology)
         if made is not None:
             advices.append(made[1])
             before = score
     return tuple(advices)
 
 
-def cluster_of(job: Job) -> Cluster:
+def _refused(
+    scores: Sequence[Score], judged: Judged, topology: Topology | None, limit: int
+) -> tuple[LayoutAdvice, ...]:
+    """The best layouts although the checks refuse them, since they refuse every one."""
+    advices: list[LayoutAdvice] = []
+    before = None
+    for score in scores[:limit]:
+        made = _judged(score, before, judged, topology)
+        if made is not None:
+            advices.append(made[1])
+            before = score
+    return tuple(advices)
+
+
+def cluster_of(job: Job, topology: Topology | None = None) -> Cluster:
     """The cluster that the plan file describes. Raises ConfigError where it doesn't tell nodes or GPUs."""
-    hardware, hosts = job.hardware, job.launch.hosts
+    hardware, hosts = job.hardware, launch_hosts(job)
     nodes = hardware.nodes if hosts is None else len(hosts)
     if nodes is None or hardware.gpus_per_node is None:
         key = "gpus_per_node" if nodes is not None else "nodes"
@@ -65,14 +90,24 @@ def cluster_of(job: Job) -> Cluster:
             key=f"hardware.{key}",
             remedy=f"write {key} = ... under [hardware]",
         )
-    joined = min(hardware.nodes_per_nvlink_domain or 1, nodes)
+    names = hosts or tuple(f"node{i}" for i in range(nodes))
+    placement = block_placement(names, hardware.gpus_per_node, method="block", uuids={})
+    known = add_topology(placement, topology, hardware.nodes_per_nvlink_domain, gpu=hardware.gpu)
     return Cluster(
         nodes=nodes,
         per_node=hardware.gpus_per_node,
-        per_domain=hardware.gpus_per_node * joined,
+        per_domain=hardware.gpus_per_node * nodes_per_domain(known.domains),
         memory_bytes=gpu_memory(job),
         rates=rates_of(hardware, find_profile(hardware.gpu) if hardware.gpu else None),
     )
+
+
+def nodes_per_domain(domains: Sequence[str | None] | None) -> int:
+    """The most nodes such that every run of so many, in this order, lies in one domain. Example: a a a a b b gives 2. 1 where domains are not known."""
+    if domains is None or None in domains:
+        return 1
+    runs = [len(list(members)) for _, members in groupby(domains)]
+    return math.gcd(*runs)
 
 
 def rank_layouts(job: Job, cluster: Cluster) -> list[Score]:
@@ -101,10 +136,12 @@ def merit(score: Score) -> tuple[float, ...]:
     return (room, -score.tokens_per_s, *simple)
 
 
-def _judged(score: Score, before: Score | None, judged: Judged) -> tuple[Plan, LayoutAdvice] | None:
+def _judged(
+    score: Score, before: Score | None, judged: Judged, topology: Topology | None
+) -> tuple[Plan, LayoutAdvice] | None:
     """The whole plan of a layout and what is said of it; None if it can't be built."""
     try:
-        plan = build_plan(score.job)
+        plan = build_plan(score.job, topology=topology)
     except ConfigError:
         return None
     outcome = outcome_of(plan, None, judged)

@@ -8,7 +8,7 @@ import msgspec
 
 from preflight.model import Change, Job
 from preflight.plan.advise.blocks import WIDE_AXES, arrange
-from preflight.plan.advise.files import deepspeed_hostfile, mpi_rankfile, slurm_hostfile
+from preflight.plan.advise.files import deepspeed_hostfile, host_list, mpi_rankfile, slurm_hostfile
 from preflight.plan.advise.flags import static_rendezvous
 from preflight.plan.advise.situation import Situation, block_placement
 from preflight.plan.advise.trial import Candidate, with_launch
@@ -68,9 +68,9 @@ def reorder(situation: Situation, nodes: tuple[str, ...], *, job: Job | None = N
         keys = {"launch.hostfile": f'"{filename}"'}
         job = with_launch(job, distribution=None, hostfile=filename)
     else:
-        paste = ",".join(nodes)
-        keys = {"launch.hosts": f'"{",".join(nodes)}"'}
+        paste = host_list(nodes)
+        keys = {"launch.hosts": f'"{paste}"'}
         job = with_launch(job, hosts=nodes)
     change = Change(kind="node_order", title=title, paste=paste, filename=filename, content=content, keys=keys)
     placement = block_placement(nodes, per_node, method=f"as in {filename or 'launch.hosts'}", uuids=situation.uuids)
-    return Candidate(COST, change, job, situation.nodes, placement=placement)
+    return Candidate(COST, change, job, nodes, placement=placement)

@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+import msgspec
+
 from preflight.model import Advice, Change, Job, Plan, Topology
 from preflight.plan.advise.allocation import allocations
-from preflight.plan.advise.flags import framework_flags, launcher_flags
+from preflight.plan.advise.flags import LAYOUT_COST, framework_flags, launcher_flags, smaller_tp
 from preflight.plan.advise.nodes import node_orders
 from preflight.plan.advise.situation import Situation, situation_of
 from preflight.plan.advise.trial import (
@@ -42,7 +44,7 @@ def advise_placement(job: Job, plan: Plan, judged: Judged, *, topology: Topology
     wanted = frozenset[str]().union(*(helped_checks(before, one.after) for one in found))
     if not any(is_complete(one.after, wanted) and not one.after.problems for one in found):
         together = _together(situation, before, judged, wanted)
-        if together is not None:
+        if together is not None and all(badness(together.after)[:-1] < badness(one.after)[:-1] for one in found):
             found.append(together)
             wanted |= contented_checks(before, together.after)
     advices = [_advice(before, one, wanted) for one in found]
@@ -57,7 +59,7 @@ class Found(NamedTuple):
 
 
 def _candidates(situation: Situation) -> Iterator[Candidate]:
-    sources = launcher_flags, framework_flags, node_orders, allocations
+    sources = launcher_flags, framework_flags, node_orders, allocations, smaller_tp
     return chain.from_iterable(source(situation) for source in sources)
 
 
@@ -79,7 +81,7 @@ def _together(situation: Situation, before: Outcome, judged: Judged, wanted: fro
     Changes that write a file come last, since the file holds for the nodes of the moment.
     """
     firsts = _try_all(situation, before, judged)
-    firsts.sort(key=lambda one: (one[0].change.filename is not None, badness(one[1])))
+    firsts.sort(key=lambda one: (one[0].cost >= LAYOUT_COST, one[0].change.filename is not None, badness(one[1])))
     best: Found | None = None
     for first in firsts[:MAX_STARTS]:
         found = _extended(situation, first, judged)
@@ -106,7 +108,7 @@ def _extended(situation: Situation, first: tuple[Candidate, Outcome], judged: Ju
 
 
 def _undominated(advices: Sequence[Advice]) -> Iterator[Advice]:
-    """Without partial repairs where a complete one is there, and without a larger change that reaches no more than a smaller one of its kind."""
+    """Without partial repairs where a complete one is there, without one that says what another said, and with the best one of each kind."""
     complete = any(advice.complete for advice in advices)
     best: dict[tuple[str, ...], Advice] = {}
     for advice in advices:
@@ -115,7 +117,12 @@ def _undominated(advices: Sequence[Advice]) -> Iterator[Advice]:
         known = best.get(advice.kinds)
         if known is None or _reach(advice) < _reach(known):
             best[advice.kinds] = advice
-    yield from best.values()
+    said: set[tuple[str, str]] = set()
+    for advice in best.values():
+        words = (advice.paste, str(advice.files))
+        if words not in said:
+            said.add(words)
+            yield advice
 
 
 def _reach(advice: Advice) -> tuple[float, ...]:
@@ -125,11 +132,22 @@ def _reach(advice: Advice) -> tuple[float, ...]:
 
 def _advice(before: Outcome, found: Found, wanted: frozenset[str]) -> Advice:
     return Advice(
-        changes=found.changes,
+        changes=_last_files(found.changes),
         before=before.tally,
         after=found.after.tally,
         complete=is_complete(found.after, wanted & frozenset(before.problems)),
         left=left_over(found.after),
         step_before_s=before.step_s,
         step_after_s=found.after.step_s,
+    )
+
+
+def _last_files(changes: tuple[Change, ...]) -> tuple[Change, ...]:
+    """Of several changes that write the same file, only the last one writes it and is pasted."""
+    last = {change.filename: index for index, change in enumerate(changes)}
+    return tuple(
+        change
+        if last[change.filename] == index or change.filename is None
+        else msgspec.structs.replace(change, filename=None, content=None, paste="")
+        for index, change in enumerate(changes)
     )

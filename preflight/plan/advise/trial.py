@@ -14,7 +14,7 @@ from preflight.plan.build import build_plan
 Judged = Callable[[Plan], Sequence[Finding]]
 
 NEEDS_NVLINK = ("tp", "cp", "ep", "etp")
-FASTER = 0.99  # an advice that repairs nothing must save at least 1 % of the step: less is within any estimate's error
+FASTER = 0.98  # an advice that repairs nothing must save at least 2 % of the step: less is not worth a change
 
 
 class Candidate(NamedTuple):

@@ -51,8 +51,16 @@ def test_a_good_placement_gets_no_advice():
     assert advise(make_job()) == ()
 
 
-def test_a_group_larger_than_a_domain_gets_no_advice_about_its_placement():
-    assert advise(make_job(tp=16, pp=2, launch={"launcher": "slurm", "distribution": "block"})) == ()
+def test_a_group_larger_than_a_domain_gets_other_degrees_since_no_placement_helps(tmp_path):
+    job = make_job(tp=16, pp=2, launch={"launcher": "slurm", "distribution": "block"})
+    [advice] = advise(job)
+    assert advice.paste == "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4"
+    assert answer(applied(job, advice, tmp_path)) == "go"
+
+
+def test_where_nothing_helps_there_is_no_advice():
+    """61 layers have no stages of the size that tp 8 and pp 2 would need, and nodes of one GPU have no NVLink."""
+    assert advise(make_job(nodes=4, gpus_per_node=1, tp=4, layers=61, global_batch_size=4, micro_batches=None)) == ()
 
 
 @pytest.mark.parametrize(
@@ -113,7 +121,8 @@ def test_a_partial_repair_is_labelled_and_says_what_is_left():
 def test_nodes_are_left_out_and_the_rest_put_in_order():
     job, topology = seventeen_and_fifteen()
     [advice] = advise(job, judged=one_per_group("tp"), topology=topology)
-    assert (advice.kinds, advice.complete, advice.after.split_groups) == (("exclude", "node_order"), True, 0)
+    assert (set(advice.kinds), advice.complete, advice.after.split_groups) == ({"exclude", "node_order"}, True, 0)
+    assert advice.paste == "deepspeed --hostfile=hostfile"
     assert len(advice.files["hostfile"].splitlines()) == 30
 
 
