@@ -12,6 +12,7 @@ from preflight.model import Job
 from preflight.plan.values import show
 
 MAX_FILE_BYTES = 64 * 2**20  # a line of 60 bytes for each of 2**20 ranks
+MAX_RANKS = 2**20  # as many as layout takes (MAX_WORLD_SIZE)
 MAX_NODE_RANKS = 4096  # far above any node; a slip of the pen must not fill the memory
 
 _RUN = re.compile(r"([1-9][0-9]*)(?:\(x([1-9][0-9]*)\))?")

@@ -13,7 +13,7 @@ from preflight.errors import ConfigError
 from preflight.model import Job, Topology
 from preflight.model.hostlist import natural_key, unfold
 from preflight.plan.launchers.seats import (
-    MAX_NODE_RANKS,
+    MAX_RANKS,
     Seats,
     deal,
     file_name,
@@ -97,6 +97,8 @@ def read_hostfile(path: str) -> list[tuple[int, str]]:
                 host for part in re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", text) for host in _hosts(path, line, part)
             ]
         listed += [(line, host) for host in known[text]]
+        if len(listed) > MAX_RANKS:
+            raise line_fault(path, line, f"is rank {MAX_RANKS} or more", "no job has so many ranks: correct the file")
     if not listed:
         raise ConfigError(path, "names no host", remedy="write one host per line, in the order of the ranks")
     return listed
@@ -110,7 +112,7 @@ def _hosts(path: str, line: int, part: str) -> list[str]:
         hosts = unfold(host.strip())
     except ValueError:
         hosts = []
-    if not hosts or (star and not count) or count > MAX_NODE_RANKS:
+    if not hosts or (star and not count) or count * len(hosts) > MAX_RANKS:
         remedy = "write one host per line, in the order of the ranks"
         raise line_fault(path, line, f"{show(part)} is not a host, or host*ranks", remedy)
     return [name for name in hosts for _ in range(count or 1)]

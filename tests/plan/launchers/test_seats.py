@@ -1,10 +1,11 @@
 """How many ranks each node gets, and reading the files of launchers."""
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from preflight.errors import ConfigError
+from preflight.plan.launchers import deepspeed, mpi, slurm
 from preflight.plan.launchers.seats import deal, node_counts, parse_counts, read_entries
 from tests.builders import make_job
 
@@ -71,3 +72,17 @@ def test_a_file_that_is_missing_or_no_text_is_refused_by_name(tmp_path):
     (tmp_path / "image").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=r"image: is not UTF-8 text \(byte 0\)"):
         list(read_entries(tmp_path / "image"))
+
+
+@pytest.mark.parametrize("read", [slurm.read_hostfile, deepspeed.read_hostfile, mpi.read_rankfile])
+@given(lines=st.lists(st.one_of(st.text("n1[]-,*=# rankslot+\t", max_size=20), st.text(max_size=8)), max_size=5))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_a_file_holds_it_is_read_or_refused_by_name(tmp_path, read, lines):
+    path = tmp_path / "hosts"
+    path.write_text("\n".join(lines), encoding="utf-8", errors="replace")
+    refused = None
+    try:
+        found = read(str(path))
+    except ConfigError as error:
+        refused, found = str(error), ()
+    assert found if refused is None else refused.startswith(str(path))

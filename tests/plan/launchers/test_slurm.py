@@ -108,6 +108,8 @@ def test_a_hostfile_may_repeat_and_list_hosts(hostfile):
         ("n1 n2\n", r"line 1: 'n1 n2' is not a host"),
         ("n1*x\n", r"line 1: 'n1\*x' is not a host"),
         ("n1\n" * 5, r"line 5: one rank too many on 'n1', which has 4 GPUs"),
+        ("n[1-1000000]*9\n", r"line 1: 'n\[1-1000000\]\*9' is not a host"),
+        ("n[1-1000000]\n" * 2, r"line 2: is rank 1048576 or more"),
         ("# nothing\n", "names no host"),
     ],
 )
