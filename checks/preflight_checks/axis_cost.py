@@ -32,12 +32,13 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
 
 def _judge_axis(domains: Domains, axis: str, crossing: dict[str, Cost]) -> Iterator[Finding]:
     plan, groups = domains.plan, domains.plan.groups[axis]
+    if cost_of(domains, axis, groups[0]) is None:
+        return
     found = domains.along(axis)
     apart = found.apart + found.pcie
     example = groups[apart[0] if apart else 0]
     cost = cost_of(domains, axis, example)
-    if cost is None:
-        return
+    assert cost is not None
     note = f" ({domains.note})" if domains.note else ""
     unknown = f", {len(found.unknown)} not known" if found.unknown else ""
     if apart:
@@ -76,12 +77,15 @@ def _other_order(domains: Domains) -> Iterator[Finding]:
     """The seconds of pp and of the gradients in Megatron's two orders, where all domains are alike and filled one after another, so that
     strides tell which groups cross: those whose n x stride ranks are more than a domain has, or do not divide it.
     """
-    plan, size = domains.plan, domains.sizes[0]
+    plan = domains.plan
     order, degrees = plan.order, plan.degrees
     gradients = "dp_cp" if degrees["cp"] > 1 else "dp"
-    if plan.job.parallel.framework != "megatron" or not domains.is_filled_in_order or not {"dp", "pp"} <= set(order):
+    if plan.job.parallel.framework != "megatron" or not {"dp", "pp"} <= set(order):
         return
     costs = {axis: cost_of(domains, axis, plan.groups[axis][0]) for axis in (gradients, "pp") if axis in plan.groups}
+    if None in costs.values() or not domains.is_filled_in_order:
+        return
+    size = domains.sizes[0]
     swapped = tuple({"dp": "pp", "pp": "dp"}.get(axis, axis) for axis in order)
     totals = []
     for axes in (order, swapped):

@@ -5,7 +5,7 @@ up to the spine and shares its links. Slot: the local rank, which names the same
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from preflight.model import Check, Evidence, Finding, Part, Plan, Verdict
 from preflight.model.crossing import ranks_text, subject_of, where_text
@@ -19,14 +19,18 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     if plan is None or evidence.settings.cpu_declared:
         return
     for axis, footprint in plan.footprints.items():
-        size_of = list(map(len, plan.groups[axis]))
-        judged = [index for index, nodes in enumerate(footprint.nodes) if nodes == size_of[index] > 1]
+        sizes, number = set(map(len, plan.groups[axis])), len(plan.groups[axis])
+        if len(sizes) == 1 and footprint.nodes.count(max(sizes)) == footprint.slots.count(1) == number:
+            if sizes != {1}:
+                yield _same(axis, range(number))  # the usual case, and there may be 65,536
+            continue
+        judged = [i for i, nodes in enumerate(footprint.nodes) if nodes == len(plan.groups[axis][i]) > 1]
         if judged:
             bad = [index for index in judged if footprint.slots[index] > 1]
             yield _different(plan, axis, bad, len(judged)) if bad else _same(axis, judged)
 
 
-def _same(axis: str, judged: list[int]) -> Finding:
+def _same(axis: str, judged: Sequence[int]) -> Finding:
     observed = f"{len(judged)} groups with one rank per node, each on one GPU slot"
     return Finding(check=NAME, subject=subject_of(axis, judged), verdict=Verdict.PASS, observed=observed)
 

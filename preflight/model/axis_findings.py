@@ -4,13 +4,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from preflight.model.crossing import cost_of, cost_text, span_text, subject_of, where_text
-from preflight.model.domains import Domains, State
+from preflight.model.domains import AxisDomains, Domains, State
 from preflight.model.evidence import Evidence
 from preflight.model.finding import Finding, Verdict
 from preflight.model.hostlist import fold
 from preflight.model.together import Remedy, keep_together
 
-MAX_SHOWN = 8  # groups of one state that get a finding of their own; a job of 131,072 ranks has 16,384 tp groups
+# groups of one state that get a finding of their own; a job of 131,072 ranks has 16,384 tp groups
+MAX_SHOWN = 8
+MAX_SHOWN_ALIKE = (
+    1  # where it is only a warning and all groups of the axis cross alike, as experts over nodes do by design
+)
 
 Amend = Callable[[Remedy], str]
 
@@ -23,6 +27,13 @@ class Question(NamedTuple):
     domains: Domains
     crossing: Verdict
     amend: Amend
+
+    def shown(self, states: AxisDomains) -> int:
+        """How many groups of one state get a finding of their own."""
+        footprint = self.domains.plan.footprints.get(self.axis)
+        everywhere = footprint is not None and len(states.apart) == len(self.groups) > MAX_SHOWN
+        alike = everywhere and footprint is not None and len(set(footprint.nodes)) == len(set(footprint.domains)) == 1
+        return MAX_SHOWN_ALIKE if alike and self.crossing is Verdict.WARN else MAX_SHOWN
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
@@ -60,12 +71,13 @@ def judge_axis(
         "unknown": states.unknown,
         "inside": states.inside if len(states.inside) <= MAX_SHOWN else (),
     }
-    alone = sorted((index, state) for state, indexes in by_state.items() for index in indexes[:MAX_SHOWN])
+    shown = asked.shown(states)
+    alone = sorted((index, state) for state, indexes in by_state.items() for index in indexes[:shown])
     for index, state in alone:
         yield _judge_one(asked, index, state)
     for state, indexes in by_state.items():
-        if indexes[MAX_SHOWN:]:
-            yield _judge_rest(asked, indexes, state)
+        if indexes[shown:]:
+            yield _judge_rest(asked, indexes[shown:], state, like=indexes[0])
     if len(states.inside) > MAX_SHOWN:
         observed = f"{len(states.inside)} groups, each in one NVLink domain{asked.note()}"
         yield _finding(asked, states.inside, "inside", observed)
@@ -93,9 +105,9 @@ def _judge_one(asked: Question, index: int, state: State) -> Finding:
     return _finding(asked, [index], state, observed, change)
 
 
-def _judge_rest(asked: Question, indexes: Sequence[int], state: State) -> Finding:
-    """All groups of one state beyond the first few, together. `indexes`: of all of them."""
-    plan, rest = asked.domains.plan, indexes[MAX_SHOWN:]
+def _judge_rest(asked: Question, rest: Sequence[int], state: State, *, like: int) -> Finding:
+    """All groups of one state beyond the first few, together. `like`: a group of that state with a finding of its own."""
+    plan = asked.domains.plan
     footprint = plan.footprints.get(asked.axis)
     span = ""
     if footprint is not None:
@@ -105,7 +117,7 @@ def _judge_rest(asked: Question, indexes: Sequence[int], state: State) -> Findin
             span += f" in {span_text(numbers, 'NVLink domain')}"
     alike = {"apart": "no NVLink between them", "pcie": "they talk over PCIe"}.get(state, "NVLink domain not known")
     observed = f"{len(rest)} more groups of {len(asked.groups[rest[0]])} ranks{span}: {alike}{asked.note()}"
-    first = f"as for {subject_of(asked.axis, indexes[:1])}"
+    first = f"as for {subject_of(asked.axis, [like])}"
     if state != "apart":
         return _finding(asked, rest, state, observed, first)
     change = keep_together(asked.domains, asked.axis, asked.groups[rest[0]])

@@ -103,8 +103,12 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def subject_of(axis: str, indexes: Sequence[int]) -> str:
-    """The names of groups as one: "tp3", "tp[0-7]"."""
-    return f"{axis}{indexes[0]}" if len(indexes) == 1 else f"{axis}[{fold_numbers(indexes)}]"
+    """The names of groups as one: "tp3", "tp[0-7]". `indexes` ascending."""
+    if len(indexes) == 1:
+        return f"{axis}{indexes[0]}"
+    first, last = indexes[0], indexes[-1]
+    run = len(indexes) > 2 and last - first == len(indexes) - 1  # nearly always, and there may be 65,536
+    return f"{axis}[{f'{first}-{last}' if run else fold_numbers(indexes)}]"
 
 
 def shortened(text: str) -> str:

@@ -77,28 +77,23 @@ class Domains:
             sizes.pop(NO_NVLINK, None)
             return tuple(sizes.values()) or (1,)
         placement = self.plan.placement
-        names = placement.nodes if placement.domains is None else placement.domains
-        for name, number in zip(names, self.ranks_per_node, strict=True):
+        if placement.domains is None:
+            return placement.ranks_per_node
+        for name, number in zip(placement.domains, placement.ranks_per_node, strict=True):
             if name is not None:
                 sizes[name] += number
         return tuple(sizes.values()) or (1,)
 
     @cached_property
-    def ranks_per_node(self) -> tuple[int, ...]:
-        """How many ranks each node has, in the order of the nodes."""
-        return tuple(number for _, number in sorted(Counter(self.plan.placement.node_ranks).items()))
-
-    @cached_property
-    def is_block(self) -> bool:
-        """Consecutive ranks fill a node before the next one begins."""
-        node_ranks = self.plan.placement.node_ranks
-        return list(node_ranks) == sorted(node_ranks)
+    def different_sizes(self) -> tuple[int, ...]:
+        """The sizes of domains that occur, ascending."""
+        return tuple(sorted(set(self.sizes)))
 
     @cached_property
     def is_filled_in_order(self) -> bool:
         """All domains have the same number of ranks, and consecutive ranks fill one before the next one begins."""
         placement = self.plan.placement
-        if self._inventory is not None or not self.is_block or len(set(self.sizes)) > 1:
+        if self._inventory is not None or not placement.is_block or len(self.different_sizes) > 1:
             return False
         domains = placement.domains
         if domains is None:
@@ -113,6 +108,8 @@ class Domains:
         if self._inventory is not None or footprint is None:
             for index, ranks in enumerate(groups):
                 found[self._state(ranks)].append(index)
+        elif footprint.domains.count(1) == len(groups):  # nearly always, and there may be 65,536
+            return AxisDomains(tuple(range(len(groups))), (), (), ())
         else:
             for index, number in enumerate(footprint.domains):
                 # 0: unknown for some member, and the others may still be known to be apart

@@ -1,5 +1,6 @@
 """Who sits where and who talks to whom: the ranks, their placement, the groups of each axis, the estimate."""
 
+from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Literal
@@ -56,6 +57,17 @@ class Placement(Noun, frozen=True, kw_only=True, dict=True):
                 zip(self.node_ranks, self.local_ranks, uuids, strict=True)
             )
         )
+
+    @cached_property
+    def ranks_per_node(self) -> tuple[int, ...]:
+        """How many ranks each node has, in the order of `nodes`."""
+        number = Counter(self.node_ranks)
+        return tuple(number[index] for index in range(len(self.nodes)))
+
+    @cached_property
+    def is_block(self) -> bool:
+        """Consecutive ranks fill a node before the next one begins."""
+        return list(self.node_ranks) == sorted(self.node_ranks)
 
     @classmethod
     def of(cls, ranks: Iterable[Rank], *, source: Literal["predicted", "measured"], method: str) -> "Placement":

@@ -41,20 +41,21 @@ def keep_together(domains: Domains, axis: str, ranks: Sequence[int]) -> Remedy:
     numbers of ranks; domains that hold no whole number of groups; nodes of a domain scattered over the order; a degree that is too large.
     """
     plan, size, unit = domains.plan, len(ranks), len(ranks) * _step(ranks)
-    smallest, largest = min(domains.sizes), max(domains.sizes)
+    smallest, largest = domains.different_sizes[0], domains.different_sizes[-1]
+    workers = sorted(set(plan.placement.ranks_per_node))
     if axis == "ep" and plan.job.parallel.etp is None and plan.degrees.get("etp", 1) > 1:
-        return _etp_one(plan, ranks, fits=domains.is_block and smallest % size == 0)
+        return _etp_one(plan, ranks, fits=plan.placement.is_block and smallest % size == 0)
     if size > largest:
         return _lower(axis, size, smallest)
-    if not domains.is_block:
+    if not plan.placement.is_block:
         remedy = _by_launcher(plan, axis, ranks, fits=smallest % unit == 0)
-    elif unit > size and any(bound % unit for bound in domains.sizes):
+    elif unit > size and any(bound % unit for bound in domains.different_sizes):
         remedy = _order_or_degree(plan, axis, ranks, smallest)
-    elif len(set(domains.ranks_per_node)) > 1:
-        uneven = " or ".join(map(str, sorted(set(domains.ranks_per_node))))
+    elif len(workers) > 1:
+        uneven = " or ".join(map(str, workers))
         text = f"start the same number of workers on every node, a multiple of {unit}: now {uneven}"
         remedy = Remedy(text, _plan_part("launch"))
-    elif all(bound % unit == 0 for bound in domains.sizes):
+    elif all(bound % unit == 0 for bound in domains.different_sizes):
         how = ORDER_BY.get(plan.job.launch.launcher or "", "the launcher's order of nodes")
         text = f"list the nodes of each NVLink domain one after another: {how}"
         remedy = Remedy(text, _plan_part("launch.hosts"))
@@ -99,7 +100,7 @@ def _segment(domains: Domains, unit: int) -> Remedy | None:
 
     Worked example: tp 8 on nodes of 4 GPUs, 17 and 15 nodes in two domains: segments of 2 nodes, and 1 node of each domain left out.
     """
-    per_node = domains.ranks_per_node[0]
+    per_node = domains.plan.placement.ranks_per_node[0]
     nodes, rest = divmod(unit, per_node)
     if rest or nodes < 2:
         return None

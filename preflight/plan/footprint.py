@@ -53,6 +53,8 @@ def add_topology(
 
 def _of_nodes(placement: Placement, names: Mapping[str, str]) -> Names | None:
     """The name of each node of the placement; None if none of them has one."""
+    if not names:
+        return None
     found = tuple(names.get(node) for node in placement.nodes)
     return found if any(found) else None
 
@@ -61,6 +63,8 @@ def _domains(
     placement: Placement, topology: Topology, nodes_per_domain: int | None, gpu: str | None
 ) -> tuple[Names | None, str, bool]:
     """Domain of each node (None: each node is one), where that comes from, and whether Slurm's blocks were used for it."""
+    if placement.source == "measured" and placement.domains is not None:
+        return placement.domains, placement.domain_source, False  # the ranks themselves read the fabric
     origin = topology.source or "the topology"
     by_gpu = _domains_by_gpu(placement, topology)
     if by_gpu is not None:
