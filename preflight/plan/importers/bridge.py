@@ -1,0 +1,67 @@
+"""run_config.yaml of Megatron-Bridge, and the configuration of NeMo: the options of Megatron-LM in snake case, spread over sections.
+
+Class tags and _target_ entries are read as plain text; nothing is ever built from them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from preflight.plan.importers.facts import Fact, Facts, Options
+from preflight.plan.importers.megatron import ALIASES, read_megatron
+from preflight.plan.importers.tree import Lines, leaves
+
+# sections whose word counts first, where the same name stands in several
+_SECTIONS = (
+    "model",
+    "train",
+    "ddp",
+    "optimizer",
+    "dist",
+    "dataset",
+    "data",
+    "strategy",
+    "config",
+    "comm_overlap",
+    "mixed_precision",
+)
+_MARKERS = ("tensor_model_parallel_size", "pipeline_model_parallel_size")
+# names that mean something else than the option of the same name in arguments.py
+_OTHERS = {"name", "fp8_param", "fp8_param_gather", "world_size", "rank"}
+
+
+def is_bridge(document: Mapping[str, Any]) -> bool:
+    """Whether a YAML file is a configuration of that kind."""
+    return any(path[-1] in _MARKERS for path, _ in leaves(document) if path)
+
+
+def read_bridge(document: Mapping[str, Any], lines: Lines) -> Facts:
+    """What the configuration says. Raises ConfigError for values that are none."""
+    facts = Facts()
+    said: dict[str, Fact] = {}
+    ranks: dict[str, int] = {}
+    for path, value in leaves(document):
+        name = path[-1] if path else ""
+        if value is None or name in _OTHERS or name.startswith("_"):
+            continue
+        option, rank = ALIASES.get(name, name), _rank(path)
+        before = said.get(option)
+        if before and before.value != value and rank == ranks[option]:
+            facts.note(f"{before.origin} goes before {lines.origin(path, value)}")
+        if before is None or rank < ranks[option]:
+            said[option], ranks[option] = Fact(value, lines.origin(path, value)), rank
+    for name in ("nodes", "num_nodes"):
+        if name in said:
+            facts.take("hardware.nodes", Options(said, "").number(name))
+    devices = said.get("devices")
+    if devices and str(devices.value).isdigit():
+        facts.take("hardware.gpus_per_node", Options(said, "").number("devices"))
+    if "grad_reduce_in_fp32" not in said and "accumulate_allreduce_grads_in_fp32" not in said:
+        facts.note(f"{lines.name}: bytes of a gradient are not said (ddp.grad_reduce_in_fp32)")
+    read_megatron(Options(said, f"{lines.name} default of Megatron-Core's config class"), facts, lines.name)
+    return facts
+
+
+def _rank(path: tuple[str, ...]) -> int:
+    """How much a place counts: smaller is more."""
+    at = [_SECTIONS.index(part) for part in path[:-1] if part in _SECTIONS]
+    return min(at, default=len(_SECTIONS)) * 20 + len(path)

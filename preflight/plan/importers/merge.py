@@ -1,0 +1,117 @@
+"""Several files of one job as one plan: what each is, what it says, and a refusal where two disagree."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from preflight.errors import ConfigError
+from preflight.formats import parse_json, read_bytes, read_toml, read_yaml, readable
+from preflight.plan.importers.facts import Facts, Imported, short
+from preflight.plan.importers.resolve import resolve
+from preflight.plan.importers.tree import Lines, leaves
+
+SECTIONS = ("model", "parallel", "training", "hardware", "launch")
+MAX_FILES = 32
+
+_KINDS = (
+    "a log with Megatron-LM's argument block, a job script (sbatch or shell), run_config.yaml of Megatron-Bridge or NeMo, torchtitan's JSON or TOML,"
+    " DeepSpeed's JSON or hostfile, MPI's rankfile, accelerate's or nanotron's YAML, a model's config.json, a plan file"
+)
+
+
+def import_files(paths: Sequence[str | Path]) -> Imported:
+    """What the files say together, as the content of a plan file with the origin of each value. Nothing in them is executed.
+
+    Raises ConfigError: a file that can't be read or is of no known kind, a value that is none, two files (or two places of one) that
+    give different values, numbers that contradict one another (world size against nodes x GPUs, batch sizes against dp).
+    """
+    if not paths or len(paths) > MAX_FILES:
+        raise ConfigError("--from", f"{len(paths)} files", remedy=f"give 1 to {MAX_FILES}: {_KINDS}")
+    facts = Facts()
+    for path in paths:
+        facts.add(read_file(path))
+    resolve(facts)
+    given = {Path(path).name for path in paths}
+    document: dict[str, dict[str, Any]] = {}
+    origins = {}
+    for section in SECTIONS:
+        for key, fact in facts.values.items():
+            if key.startswith(f"{section}."):
+                document.setdefault(section, {})[key.removeprefix(f"{section}.")] = fact.value
+                origins[key] = fact.origin
+    for key, fact in facts.values.items():
+        if key.startswith("wants.") and key.removeprefix("wants.") not in given:
+            facts.note(f"{fact.origin}: that file was not given: give it too if it has a say")
+    document.setdefault("parallel", {})
+    return Imported(document, origins, tuple(facts.notes))
+
+
+def read_file(path: str | Path) -> Facts:
+    """What one file says, its kind found out from its content. Raises ConfigError."""
+    from preflight.plan.importers import megatron_log
+
+    name = readable(str(path))
+    data = read_bytes(path)
+    if megatron_log.is_log(data):
+        return megatron_log.read_log(data, name)
+    if b"\0" in data[:65536]:
+        raise ConfigError(name, "is binary", remedy=f"give {_KINDS}")
+    suffix = Path(path).suffix.lower()
+    is_yaml = suffix in {".yaml", ".yml"}
+    facts = None
+    if data[:4096].lstrip().startswith((b"{", b"\xef\xbb\xbf{")):
+        facts = _read_document(parse_json(data, name), data, name)
+    elif suffix == ".toml":
+        facts = _read_document(read_toml(path), data, name)
+    elif not is_yaml:
+        facts = _read_text(data.decode("utf-8", "replace"), name, path)
+    if facts is None and (is_yaml or b":" in data[:4096]):
+        facts = _read_document(read_yaml(path), data, name)
+    if facts is None:
+        raise ConfigError(name, "is of no kind that is known here", remedy=f"give {_KINDS}")
+    return facts
+
+
+def _read_text(text: str, name: str, path: str | Path) -> Facts | None:
+    """A list of hosts or a script; None if it is neither."""
+    from preflight.plan.importers import hosts, script
+
+    if hosts.is_hostfile(text):
+        return hosts.read_hostfile(text, name, str(Path(path).absolute()))
+    if hosts.is_rankfile(text):
+        return hosts.read_rankfile(text, name, str(Path(path).absolute()))
+    return script.read_script(text, name) if script.is_script(text) else None
+
+
+def _read_document(document: Any, data: bytes, name: str) -> Facts | None:
+    """A nested document, whatever it was written in; None if it is of no known kind."""
+    from preflight.plan.importers import accelerate, bridge, deepspeed, huggingface, nanotron, torchtitan
+
+    if not isinstance(document, dict):
+        return None
+    kinds = (
+        (torchtitan.is_torchtitan, torchtitan.read_torchtitan),
+        (nanotron.is_nanotron, nanotron.read_nanotron),
+        (accelerate.is_accelerate, accelerate.read_accelerate),
+        (deepspeed.is_deepspeed, deepspeed.read_deepspeed),
+        (huggingface.is_huggingface, huggingface.read_shape),
+        (bridge.is_bridge, bridge.read_bridge),
+        (_is_plan, _read_plan),
+    )
+    reader = next((reader for is_one, reader in kinds if is_one(document)), None)
+    return reader(document, Lines(data.decode("utf-8", "replace"), name)) if reader else None
+
+
+def _is_plan(document: dict[str, Any]) -> bool:
+    return "parallel" in document or ("model" in document and set(document) <= {*SECTIONS, "rules"})
+
+
+def _read_plan(document: dict[str, Any], lines: Lines) -> Facts:
+    """A plan file: its own keys, checked when the plan is read."""
+    facts = Facts()
+    for path, value in leaves(document):
+        if len(path) == 2 and path[0] in SECTIONS:
+            facts.say(".".join(path), value, f"{lines.name}:{lines.of(path)} {path[1]} = {short(value)}")
+        else:
+            facts.note(f"{lines.origin(path, value)}: is not taken over")
+    return facts

@@ -1,0 +1,201 @@
+"""Job scripts: sbatch or shell, with Megatron-LM's options, an inline DeepSpeed JSON, and the line that starts the ranks."""
+
+import re
+from collections.abc import Iterable
+from pathlib import PurePath
+
+from preflight.errors import ConfigError
+from preflight.formats import parse_json
+from preflight.plan.importers.accelerate import read_sizes
+from preflight.plan.importers.commands import Invocation, parse, read_launch, take_apart
+from preflight.plan.importers.deepspeed import is_deepspeed, read_deepspeed
+from preflight.plan.importers.facts import Fact, Facts, Options, short
+from preflight.plan.importers.megatron import ALIASES, KNOWN, read_megatron
+from preflight.plan.importers.shell import Script
+from preflight.plan.importers.shell_expand import marks
+from preflight.plan.importers.tree import Lines
+
+MAX_BYTES, MAX_LINE = 2**20, 100_000  # the largest job script that we know has 60 KiB
+
+_SBATCH = re.compile(r"^[ \t]*#SBATCH[ \t]+(\S.*)$", re.MULTILINE)
+_SHORT = {"N": "nodes", "n": "ntasks", "w": "nodelist", "m": "distribution", "G": "gpus", "x": "exclude"}
+_LAUNCHING = {"torchrun", "deepspeed", "accelerate", "mpirun"}
+# options of Hugging Face's Trainer
+_TRAINER = {
+    "per_device_train_batch_size": "training.micro_batch_size",
+    "gradient_accumulation_steps": "said.accumulation",
+}
+
+
+def is_script(text: str) -> bool:
+    """Whether a text is a shell script that starts something, or a list of exported variables."""
+    if text.startswith("#!") and re.match(r"#!.*\b(ba|z|da|k)?sh\b", text[:200]):
+        return True
+    return (
+        re.search(
+            r"^[ \t]*(#SBATCH |srun |torchrun |deepspeed |mpirun |accelerate launch |(export )?PARALLELISM_CONFIG_\w+=)",
+            text,
+            re.MULTILINE,
+        )
+        is not None
+    )
+
+
+def read_script(text: str, name: str) -> Facts:
+    """What a script says. Raises ConfigError for a script that is no script, or that has two trainings which differ."""
+    if len(text) > MAX_BYTES or max(map(len, text.split("\n"))) > MAX_LINE:
+        raise ConfigError(
+            name, f"is too large for a job script ({MAX_BYTES // 1024} KiB, lines of {MAX_LINE} characters)"
+        )
+    facts = Facts()
+    text = text.replace("\0", "")
+    asked = sbatch_options(text, name)
+    script = Script(text, name, _environment(asked))
+    for note in script.notes:
+        facts.note(note if note.startswith(name) else f"{name} {note}")
+    runs = [(take_apart(run.words), run.line) for run in script.runs]
+    trainings = _trainings(runs)
+    if not trainings:
+        facts.note(f"{name}: no command in it starts a training that is known here")
+        read_launch(Invocation((), "", ()), 1, name, asked, facts)
+    for run in trainings:
+        read_launch(*run, name, asked, facts)
+        _read_arguments(run, text, name, script, facts)
+    _read_variables(script, name, facts)
+    return facts
+
+
+def sbatch_options(text: str, name: str) -> dict[str, Fact]:
+    """What #SBATCH lines ask for; a later line goes before an earlier one."""
+    asked: dict[str, Fact] = {}
+    for match in _SBATCH.finditer(text):
+        line = text.count("\n", 0, match.start()) + 1
+        words = re.sub(r"(^|\s)#.*", "", match[1]).split()
+        found, _ = parse(words, one_letter=True)
+        for key, value in found.items():
+            asked[_SHORT.get(key, key)] = Fact(value, f"{name}:{line} #SBATCH --{key.replace('_', '-')} {short(value)}")
+    return asked
+
+
+def _environment(asked: dict[str, Fact]) -> dict[str, str]:
+    """The variables that Slurm sets from what was asked for."""
+    nodes, tasks = asked.get("nodes"), asked.get("ntasks_per_node")
+    gpus = asked.get("gpus_per_node") or asked.get("gres")
+    found: dict[str, str] = {}
+    if nodes and str(nodes.value).isdigit():
+        found |= dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), str(nodes.value))
+    if tasks and str(tasks.value).isdigit():
+        found["SLURM_NTASKS_PER_NODE"] = str(tasks.value)
+    if "SLURM_NNODES" in found and "SLURM_NTASKS_PER_NODE" in found:
+        found |= dict.fromkeys(
+            ("SLURM_NTASKS", "SLURM_NPROCS"),
+            str(int(str(nodes and nodes.value)[:9]) * int(str(tasks and tasks.value)[:9])),
+        )
+    number = re.search(r"(\d{1,4})$", str(gpus.value)) if gpus else None
+    if number:
+        found |= dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), number[1])
+    return found
+
+
+def _trainings(runs: Iterable[tuple[Invocation, int]]) -> list[tuple[Invocation, int]]:
+    """The commands that start a training: those with options of Megatron-LM; else those under a launcher of ranks; else programs under srun."""
+    runs = list(runs)
+
+    def known(invocation: Invocation) -> int:
+        return len(KNOWN & set(parse(invocation.arguments)[0] | dict.fromkeys(parse(invocation.arguments)[1])))
+
+    return (
+        [run for run in runs if known(run[0]) >= 3]
+        or [run for run in runs if any(program in _LAUNCHING for program, _ in run[0].launchers)]
+        or [run for run in runs if run[0].program and run[0].launchers]
+    )
+
+
+def _read_arguments(run: tuple[Invocation, int], text: str, name: str, script: Script, facts: Facts) -> None:
+    """The options of the program itself."""
+    invocation, line = run
+    found, unknown = parse(invocation.arguments)
+    said = {
+        ALIASES.get(key, key): Fact(value, _place(key, value, line=line, text=text, name=name))
+        for key, value in found.items()
+    }
+    unknown = {ALIASES.get(key, key) for key in unknown}
+    for key in sorted(unknown & (KNOWN | {"world_size", "num_experts", "vocab_size"})):
+        facts.note(f"{name}:{line} --{key.replace('_', '-')}: its value is not in the file")
+    loose = [mark for word in invocation.arguments if word.startswith("\0") for mark in marks(word)]
+    if loose:
+        facts.note(f"{name}:{line}: options that are not in the file may be added: {', '.join(sorted(set(loose))[:8])}")
+    if len(KNOWN & (set(said) | unknown)) >= 3:
+        read_megatron(Options(said, f"{name}:{line} default of Megatron-LM", unknown), facts, name)
+    options = Options(said, "", unknown)
+    for key, field in _TRAINER.items():
+        facts.take(field, options.number(key))
+    for key in ("deepspeed_config", "deepspeed", "config_file", "job.config_file", "config", "fsdp_config"):
+        fact = options.raw(key)
+        if fact and re.search(r"\.(json|ya?ml|toml)$", str(fact.value)):
+            _read_named(str(fact.value), fact.origin, script, name, facts)
+
+
+def _read_named(path: str, origin: str, script: Script, name: str, facts: Facts) -> None:
+    """A file that the training reads: the one that the script itself writes, else one to ask for."""
+    document = script.documents.get(path)
+    if document is None:
+        facts.say("wants." + PurePath(path).name, True, origin)
+        return
+    where = f"{name}:{document.line} {PurePath(path).name}"
+    if marks(document.text):
+        facts.note(f"{where}: holds values that are not in the file: {', '.join(marks(document.text)[:8])}")
+    try:
+        content = parse_json(re.sub(r"\0[^\0]*\0", "null", document.text).encode(), where)
+    except ConfigError as error:
+        facts.note(str(error))
+        return
+    if isinstance(content, dict) and is_deepspeed(content):
+        facts.add(read_deepspeed(content, Lines(document.text, name, document.line + 1)))
+
+
+def _place(option: str, value: object, *, line: int, text: str, name: str) -> str:
+    """The origin "file:line --option value": the line on which the option is written, not the one of the command that it ends up in."""
+    written = option.replace("_", "-")
+    pattern = re.compile(r"(?<![\w-])--?" + re.escape(option).replace("_", "[-_]") + r"(?![\w-])[ \t=]*([^\n]*)")
+    first = None
+    for number, match in enumerate(pattern.finditer(text)):
+        begin = text.rfind("\n", 0, match.start()) + 1
+        if number > 20:
+            break
+        if text[begin : match.start()].lstrip().startswith("#"):
+            continue
+        place = (text.count("\n", 0, match.start()) + 1, match[1])
+        first = first or place
+        if value is not True and str(value).split(" ", 1)[0] in match[1]:
+            first = place
+            break
+    if first is None:
+        return f"{name}:{line} --{written} {'' if value is True else short(value)}".rstrip()
+    said = first[1].split()[0].rstrip("\"'\\)") if first[1].split() else ""
+    through = f" ({said})" if said.startswith("$") and value is not True else ""
+    return f"{name}:{first[0]} --{written} {'' if value is True else short(value)}".rstrip() + through
+
+
+def _read_variables(script: Script, name: str, facts: Facts) -> None:
+    """Variables of the environment that decide something themselves."""
+    sizes = {}
+    for key, value in script.variables.values.items():
+        if not isinstance(value, str) or marks(value):
+            continue
+        origin = f"{name}:{script.lines.get(key, 1)} {key}={short(value)}"
+        if key.startswith("PARALLELISM_CONFIG_") and key.endswith("_SIZE"):
+            sizes[key] = Fact(value, origin)
+        elif key == "CUDA_VISIBLE_DEVICES" and re.fullmatch(r"[\w,\-/ ]{1,200}", value):
+            facts.say("launch.visible_devices", value, origin)
+        elif (
+            key == "MASTER_ADDR"
+            and key in script.lines
+            and re.fullmatch(r"[A-Za-z][\w.\-]{0,199}", value)
+            and value != "localhost"
+        ):
+            facts.say("launch.master", value, origin, default=True)
+        elif key == "SLURM_HOSTFILE" and value:
+            facts.say("launch.hostfile", value, origin)
+    if sizes:
+        read_sizes(sizes, facts)

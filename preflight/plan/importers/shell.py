@@ -1,0 +1,302 @@
+"""A shell script read as a person reads it: which commands it would run, with their variables filled in. Nothing is run.
+
+Conditions are decided where the file decides them; what depends on anything else stays unknown. A variable that a branch may or may not
+set is unknown from there on: a wrong value would be worse than none.
+"""
+
+import re
+from typing import NamedTuple
+
+from preflight.plan.importers.shell_expand import Variables, mark, marks
+from preflight.plan.importers.shell_lex import Command, Word, split
+from preflight.plan.importers.shell_test import answer, is_test
+
+MAX_RUNS, MAX_DEPTH = 2000, 4  # commands that are kept; bash -c in eval in bash -c
+
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+_DECLARING = {"export", "declare", "local", "readonly", "typeset", "set"}
+_READING = {"read", "mapfile", "readarray", "unset", "getopts", "printf", "let"}
+_SHELLS = {"bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash", "zsh"}
+_QUIET = {
+    "((",
+    "echo",
+    "cat",
+    "mkdir",
+    "cd",
+    "set",
+    "printf",
+    "exit",
+    "ls",
+    "cp",
+    "mv",
+    "rm",
+    "tee",
+    "sleep",
+    "true",
+    ":",
+    "return",
+    "shift",
+}
+
+
+class Run(NamedTuple):
+    """A command that would be run. `words`: with what can't be known as marks. `line`: where it begins."""
+
+    words: tuple[str, ...]
+    line: int
+
+
+class Document(NamedTuple):
+    """A file that the script writes from a here-document."""
+
+    text: str
+    line: int
+
+
+class _Block(NamedTuple):
+    """An open if, loop or case. `active`: whether its commands run (None: unknown). `decided`: a branch of it has run for certain."""
+
+    kind: str
+    active: bool | None
+    decided: bool | None = False
+    word: str = ""
+
+
+class Script:
+    """The result of reading a script: `runs`, `documents` by the name they are written to, `variables`, `exported` names, `notes`."""
+
+    def __init__(self, text: str, source: str, environment: dict[str, str]) -> None:
+        self.variables = Variables(source)
+        self.variables.values.update(environment)
+        self.runs: list[Run] = []
+        self.documents: dict[str, Document] = {}
+        self.lines: dict[str, int] = {}  # variable -> line of its last assignment
+        self.notes: list[str] = []
+        self._blocks: list[_Block] = []
+        self._last: bool | None = True  # what the command before answered
+        self._read(split(text), (), 0)
+        self.notes += [
+            f"{source}: ${name} is not set in the file: its default there was taken"
+            for name in sorted(self.variables.unset)
+        ]
+
+    def _read(self, commands: list[Command], prefix: tuple[str, ...], depth: int) -> None:
+        joint = ""
+        for command in commands:
+            self._one(command, joint, prefix, depth)
+            joint = command.end
+
+    def _one(self, command: Command, joint: str, prefix: tuple[str, ...], depth: int) -> None:
+        words = self._control(command)
+        if words is None:
+            return
+        state = self._state()
+        if joint == "&&":
+            state = _both(state, self._last)
+        elif joint == "||":
+            state = _both(state, None if self._last is None else not self._last)
+        if state is False or not words:
+            return
+        offset = len(command.words) - len(words)
+        arrays = {index - offset: items for index, items in command.arrays.items()}
+        count = self._assign(words, arrays, command.line, certain=state is True)
+        if count == len(words):
+            self._last = True
+            return
+        text = [piece for word in words[count:] for piece in self.variables.words(word)]
+        if is_test(text):
+            self._last = answer(text, self._unset)
+            return
+        self._last = True
+        if text:
+            self._run(command, text, prefix, depth, certain=state is True)
+
+    def _state(self) -> bool | None:
+        """Whether commands here run: True, False, None if that is unknown."""
+        state: bool | None = True
+        for block in self._blocks:
+            state = _both(state, block.active)
+        return state
+
+    def _control(self, command: Command) -> tuple[Word, ...] | None:
+        """The words after keywords such as if and then, which open and close blocks; None where nothing is left to do."""
+        words = command.words
+        if self._blocks and self._blocks[-1].kind in {"case?", "case|"} and _bare(words[:1]) != "esac":
+            self._pattern(command)
+            return None
+        while words:
+            keyword = _bare(words[:1])
+            if keyword in {"if", "while", "until"}:
+                self._blocks.append(_Block(keyword, active=self._state()))
+            elif keyword in {"then", "do", "elif", "else", "fi", "done", "esac"}:
+                self._branch(keyword)
+            elif keyword in {"for", "case"} and len(words) > 1:
+                self._loop(words, keyword)
+                return None
+            elif keyword not in {"{", "}", "!", "time", "function", "exec", "nohup"}:
+                break
+            words = words[1:]
+        if command.end == ";;" and self._blocks and self._blocks[-1].kind == "case":
+            self._one(command._replace(words=words, end=";"), "", (), 0)
+            self._blocks[-1] = self._blocks[-1]._replace(kind="case?")
+            return None
+        return words
+
+    def _branch(self, keyword: str) -> None:
+        """The state of the open block at then, do, elif and else; fi, done and esac close it."""
+        if not self._blocks:
+            return
+        block = self._blocks[-1]
+        if keyword in {"fi", "done", "esac"}:
+            self._blocks.pop()
+        elif block.kind in {"while", "until"}:
+            runs = self._last if block.kind == "while" or self._last is None else not self._last
+            self._blocks[-1] = block._replace(active=False if runs is False else None)
+        elif keyword == "then":
+            active = False if block.decided else self._last if block.decided is False or self._last is False else None
+            decided = (
+                True if block.decided or self._last is True else None if None in {block.decided, self._last} else False
+            )
+            self._blocks[-1] = block._replace(active=active, decided=decided)
+        elif keyword == "elif":
+            self._blocks[-1] = block._replace(active=not block.decided or None)
+        elif keyword == "else":
+            self._blocks[-1] = block._replace(active=None if block.decided is None else not block.decided)
+
+    def _loop(self, words: tuple[Word, ...], keyword: str) -> None:
+        """for NAME in A B C: the body is read once; the variable is known only if there is one value. case WORD in: opens its block."""
+        if keyword == "case":
+            self._blocks.append(_Block("case?", active=self._state(), word=self.variables.text(words[1])))
+            return
+        name = _bare(words[1:2])
+        values = [piece for word in words[3:] for piece in self.variables.words(word)]
+        if name:
+            self.variables.values[name] = values[0] if len(values) == 1 else mark(f"${name}")
+        active = True if len(values) == 1 else None
+        self._blocks.append(_Block("for", active=active))
+
+    def _pattern(self, command: Command) -> None:
+        """A pattern of case, up to its parenthesis: "70B|70b)"."""
+        block = self._blocks[-1]
+        patterns = [self.variables.text(word) for word in command.words if _bare((word,)) != "in"]
+        matched: bool | None = None
+        if patterns == ["*"]:
+            matched = True
+        elif not marks(block.word) and not any(set("*?[") & set(pattern) for pattern in patterns):
+            matched = block.word in patterns
+        if block.kind == "case|" and block.active is not False:  # an alternative before it
+            matched = True if True in {block.active, matched} else None
+        if command.end == "|":
+            self._blocks[-1] = block._replace(kind="case|", active=matched)
+        elif command.end == ")":
+            decided = True if True in {block.decided, matched} else None if None in {block.decided, matched} else False
+            before = None if block.decided is None else not block.decided
+            self._blocks[-1] = block._replace(kind="case", active=_both(matched, before), decided=decided)
+
+    def _unset(self, name: str) -> bool:
+        """Whether a variable that stayed unknown is one that the file never sets: then it is taken as not set, and said so."""
+        if name in self.variables.values:
+            return False
+        self.variables.unset.add(name)
+        return True
+
+    def _assign(self, words: tuple[Word, ...], arrays: dict[int, tuple[Word, ...]], line: int, *, certain: bool) -> int:
+        """Carries out NAME=value at the begin of a command, and export NAME=value. The number of words that are done with."""
+        declares = _bare(words[:1]) in _DECLARING
+        for index, word in enumerate(words):
+            if index == 0 and declares:
+                continue
+            raw = "".join(part.text for part in word)
+            match = _ASSIGNMENT.match(raw)
+            if match is None or (word[0].quote and index not in arrays):
+                if declares:
+                    continue
+                return index
+            name, adds = match[1], bool(match[2])
+            if index in arrays:
+                items = [piece for item in arrays[index] for piece in self.variables.words(item)]
+                self._set(name, items, line, adds=adds, certain=certain)
+            else:
+                head = word[0]._replace(text=word[0].text[len(name) + 1 + adds :])
+                self._set(name, self.variables.text((head, *word[1:])), line, adds=adds, certain=certain)
+        return len(words)
+
+    def _set(self, name: str, value: str | list[str], line: int, *, adds: bool, certain: bool) -> None:
+        old = self.variables.values.get(name)
+        if adds and isinstance(value, list):
+            value = ([old] if isinstance(old, str) else old or []) + value
+        elif adds and isinstance(value, str):
+            value = (old if isinstance(old, str) else " ".join(old or [])) + value
+            self.variables.count(value)
+        if not certain and old != value:
+            value = mark(f"${name}")
+            note = f"line {line}: ${name} depends on a condition that the file does not decide"
+            if note not in self.notes and len(self.notes) < 100:
+                self.notes.append(note)
+        self.variables.values[name] = value
+        self.lines[name] = line
+
+    def _run(self, command: Command, text: list[str], prefix: tuple[str, ...], depth: int, *, certain: bool) -> None:
+        """Keeps a command; what it hands to a shell is read in its place."""
+        name = text[0]
+        if name == "((" or name in _READING:
+            self._change(text, certain=certain)
+        elif name in {"source", "."}:
+            self.notes.append(
+                f"line {command.line}: reads {text[1] if len(text) > 1 else 'a file'}, which was not given"
+            )
+        if command.heredoc:
+            self._heredoc(command, text, prefix, depth)
+        if name in _QUIET or len(self.runs) >= MAX_RUNS:
+            return
+        inner = " ".join(text[1:]) if name == "eval" else _shell_text(text)
+        if inner is None or depth >= MAX_DEPTH:
+            self.runs.append(Run((*prefix, *text), command.line))
+            return
+        before = () if name == "eval" else tuple(text[: text.index("-c") if "-c" in text else len(text)])
+        self._read([c._replace(line=command.line) for c in split(inner)], (*prefix, *before), depth + 1)
+
+    def _heredoc(self, command: Command, text: list[str], prefix: tuple[str, ...], depth: int) -> None:
+        raw, filled_in = command.heredoc or ("", False)
+        content = self.variables.fill(raw) if filled_in else raw
+        names = (
+            [self.variables.text(command.target)] if command.target else [w for w in text[1:] if not w.startswith("-")]
+        )
+        if text[0] in {*_SHELLS, "sbatch", "srun"} and depth < MAX_DEPTH:
+            self._read([c._replace(line=command.line) for c in split(content)], prefix, depth + 1)
+        elif names:
+            self.documents[names[-1]] = Document(content, command.line)
+
+    def _change(self, text: list[str], *, certain: bool) -> None:
+        """((NAME = ...)), read NAME and the like."""
+        expression = " ".join(text[1:])
+        match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*=([^=].*)", expression)
+        if text[0] in {"((", "let"} and match and certain:
+            self.variables.values[match[1]] = self.variables.arithmetic(match[2])
+            return
+        if text[0] == "((" and not re.search(r"\+\+|--|[-+*/%]=", expression):
+            self._last = None
+            return
+        for name in re.findall(r"[A-Za-z_]\w*", expression):
+            if name in self.variables.values or text[0] in {"read", "mapfile", "readarray"}:
+                self.variables.values[name] = mark(f"${name}")
+
+
+def _both(a: bool | None, b: bool | None) -> bool | None:
+    return False if a is False or b is False else None if a is None or b is None else True
+
+
+def _bare(words: tuple[Word, ...]) -> str:
+    """The first word if it is unquoted, else empty."""
+    return "".join(part.text for part in words[0]) if words and all(part.quote == "" for part in words[0]) else ""
+
+
+def _shell_text(text: list[str]) -> str | None:
+    """What a command hands to bash -c, None if it doesn't."""
+    for index, word in enumerate(text[:-2]):
+        if word in _SHELLS:
+            flags = text[index + 1 : index + 4]
+            at = next((i for i, flag in enumerate(flags) if re.fullmatch(r"-[a-z]*c", flag)), None)
+            if at is not None and index + at + 2 < len(text):
+                return text[index + at + 2]
+    return None
