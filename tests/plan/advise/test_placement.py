@@ -59,7 +59,7 @@ def test_a_group_larger_than_a_domain_gets_other_degrees_since_no_placement_help
 
 
 def test_where_nothing_helps_there_is_no_advice():
-    """61 layers have no stages of the size that tp 8 and pp 2 would need, and nodes of one GPU have no NVLink."""
+    """Nodes of one GPU have no NVLink, and 61 layers do not divide into the four stages that tp 1 would need."""
     assert advise(make_job(nodes=4, gpus_per_node=1, tp=4, layers=61, global_batch_size=4, micro_batches=None)) == ()
 
 
