@@ -128,34 +128,52 @@ def find_footprints(placement: Placement, groups: Mapping[str, Groups]) -> dict[
             # the same nodes listed leaf by leaf, leaves by first appearance
             columns[f"{name}_in_order"] = np.sort(ids)[node_of]
     found: dict[str, Footprint] = {}
+    seen: dict[int, Footprint] = {}  # axes that have the same groups share them (plan/frameworks/grid.py)
     for axis, members in groups.items():
-        counts: dict[str, list[int]] = {}
-        for places, ranks in _of_one_size(members):
-            for name, values in _touched(ranks, node_of, slot_of, columns).items():
-                column = counts.setdefault(name, [0] * len(members))
-                if len(places) == len(members):
-                    counts[name] = values
-                else:
-                    for place, value in zip(places, values, strict=True):
-                        column[place] = value
-        found[axis] = Footprint(**{name: tuple(values) for name, values in counts.items()})
+        if id(members) not in seen:
+            counts = {name: _listed(values) for name, values in _counted(members, node_of, slot_of, columns).items()}
+            seen[id(members)] = Footprint(**counts)
+        found[axis] = seen[id(members)]
     return found
 
 
-def _touched(ranks: "Ids", node_of: "Ids", slot_of: "Ids", columns: Mapping[str, "Ids"]) -> dict[str, list[int]]:
+def _counted(members: Groups, node_of: "Ids", slot_of: "Ids", columns: Mapping[str, "Ids"]) -> dict[str, Any]:
+    """Field of Footprint -> its value for each group, as an array."""
+    import numpy as np
+
+    parts = _of_one_size(members)
+    if len(parts) == 1:
+        return _touched(parts[0][1], node_of, slot_of, columns)
+    counts: dict[str, Any] = {}
+    for places, ranks in parts:
+        for name, values in _touched(ranks, node_of, slot_of, columns).items():
+            counts.setdefault(name, np.zeros(len(members), dtype=np.int64))[places] = values
+    return counts
+
+
+def _listed(values: Any) -> tuple[int, ...]:
+    """An array as a tuple of plain numbers; quick where all are the same, as they mostly are."""
+    first = int(values[0])
+    return (first,) * len(values) if bool((values == first).all()) else tuple(values.tolist())
+
+
+def _touched(ranks: "Ids", node_of: "Ids", slot_of: "Ids", columns: Mapping[str, "Ids"]) -> dict[str, Any]:
     """Field of Footprint -> its value for each group. `ranks` (groups, members)."""
     import numpy as np
 
     nodes, by_node = _distinct(node_of[ranks])
-    touched = {"nodes": nodes.tolist(), "slots": _distinct(slot_of[ranks])[0].tolist()}
+    touched = {"nodes": nodes, "slots": _distinct(slot_of[ranks])[0]}
     domains, by_domain = nodes, by_node
     for name, column in columns.items():
-        number, ordered = _distinct(column[ranks])
-        touched[name] = number.tolist()
+        touched[name], ordered = _distinct(column[ranks])
         if name == "domains":
-            domains, by_domain = number, ordered
-    touched["domains"] = domains.tolist()
-    touched["chunk"] = np.where(domains > 0, _longest_run(by_domain), 0).tolist()
+            domains, by_domain = touched[name], ordered
+    size = ranks.shape[1]
+    touched["domains"] = domains
+    touched["chunk"] = np.select([domains == 0, domains == 1, domains == size], [0, size, 1], -1)
+    open_rows = np.flatnonzero(touched["chunk"] < 0)
+    if len(open_rows):
+        touched["chunk"][open_rows] = _longest_run(by_domain[open_rows])
     return touched
 
 
