@@ -1,79 +1,109 @@
-"""`preflight plan`: lay a job out and judge the layout. Needs no cluster."""
+"""`preflight plan`: lay a job out, judge the layout, say what to change. Needs no cluster."""
 
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from preflight.cli.exit import ExitStyle, exit_code
-from preflight.cli.output import (
-    Format,
-    exit_style_option,
-    format_option,
-    print_report,
-    print_text,
-    terminal_width,
-    wants_color,
-)
+from preflight.cli.output import Format, exit_style_option, format_option, print_report
+from preflight.errors import UsageError
+from preflight.model import Launcher
 
 if TYPE_CHECKING:
-    from preflight.model import Job, Report
+    from preflight.model import Job
+
+_FILE = click.Path(path_type=Path)
 
 
 @click.command(name="plan")
-@click.argument("plan", type=click.Path(path_type=Path))
+@click.argument("plan", type=_FILE, required=False)
+@click.option(
+    "--from",
+    "from_files",
+    type=_FILE,
+    multiple=True,
+    help="Import the job from what the framework has: scripts, logs, configurations. May be repeated.",
+)
+@click.option("--save", type=_FILE, help="Write the plan file that --from amounts to.")
+@click.option("--hosts", metavar="LIST", help='Node names in the order of the allocation, such as "n[01-08]".')
+@click.option("--launcher", type=click.Choice(get_args(Launcher)), help="What starts the processes.")
+@click.option("--distribution", metavar="NAME", help="Slurm: block, cyclic, plane=N, arbitrary. MPI: by-slot, by-node.")
+@click.option("--tasks-per-node", metavar="COUNTS", help='Tasks on each node as Slurm prints them: "8(x3),4".')
+@click.option("--hostfile", metavar="FILE", help="Slurm's arbitrary hostfile, DeepSpeed's hostfile, MPI's rankfile.")
+@click.option("--segment", type=click.IntRange(1), help="Slurm's --segment.")
+@click.option("--rendezvous", type=click.Choice(["c10d", "static"]), help="torchrun's.")
+@click.option(
+    "--topology", metavar="FILE", help="topology.conf, topology.yaml, topograph's output, or a table of nodes."
+)
+@click.option("--ranks", type=_FILE, help="Where the ranks really are: the output of `preflight ranks`.")
+@click.option(
+    "--advise",
+    is_flag=True,
+    help="Propose the smallest change for a bad placement; or layouts, where the plan has no degrees.",
+)
+@click.option("--advise-dir", type=_FILE, help="With --advise: write the proposed files into this folder.")
+@click.option("--compare", type=_FILE, metavar="OTHER", help="Predict the speed-up from the plan OTHER to this one.")
+@click.option(
+    "--measured-memory",
+    metavar="SIZES",
+    help='Compare with what a run reported: "71.9GiB", or "total=71.9GiB,activations=20GB".',
+)
+@click.option("--measured-step-time", metavar="TIME", help='Compare with what a run took: "13.75s".')
 @format_option
 @exit_style_option
-def command(plan: Path, format_: Format, exit_style: ExitStyle) -> int:
-    """Lay PLAN out: groups, placement, memory, pipeline bubble; and judge the layout.
+def command(
+    plan: Path | None,
+    from_files: tuple[Path, ...],
+    save: Path | None,
+    ranks: Path | None,
+    advise: bool,
+    advise_dir: Path | None,
+    compare: Path | None,
+    measured_memory: str | None,
+    measured_step_time: str | None,
+    format_: Format,
+    exit_style: ExitStyle,
+    **launch: Any,
+) -> int:
+    """Lay PLAN out: groups, placement, memory, communication, step time; and judge the layout.
 
     Exit codes: 0 go, 10 no-go, 3 undecided, 64 wrong usage, 78 bad plan.
     """
-    from preflight.plan.planfile import read_job
+    from preflight.cli.plan_extras import Extras, add_advice, add_comparison, add_layouts, add_measured, add_origins
+    from preflight.cli.plan_input import override, read_input, read_surroundings
+    from preflight.cli.plan_judge import PlanJudge
+    from preflight.cli.plan_print import print_plan
+    from preflight.plan.advise import wants_layouts
 
-    job = read_job(plan)
-    report = _judged(job)
+    if advise_dir is not None and not advise:
+        raise UsageError("--advise-dir needs --advise")
+    if save is not None and not from_files:
+        raise UsageError("--save needs --from")
+    job, imported = read_input(plan, from_files, advise=advise)
+    job = override(job, launch)
+    placement, topology = read_surroundings(job, ranks)
+    judge = PlanJudge(job, topology)
+    extras = Extras()
+    if imported is not None:
+        add_origins(extras, imported, save)
+    if advise and wants_layouts(job):
+        report = add_layouts(extras, job, judge)
+    else:
+        report = judge.report(job, placement)
+        if advise:
+            add_advice(extras, report, judge, advise_dir)
+    if compare is not None:
+        add_comparison(extras, report, judge, compare)
+    if measured_memory is not None or measured_step_time is not None:
+        add_measured(extras, report, measured_memory, measured_step_time)
     _hint_at_profiles(job)
     if format_ == "junit":
         print_report(report, format_)
     else:
-        _print(report, format_)
+        print_plan(report, extras, format_)
     return exit_code(report.answer, report.findings, exit_style)
-
-
-def _judged(job: "Job") -> "Report":
-    """The plan of a job with the findings about it, as a report without measurements."""
-    from preflight import __version__
-    from preflight.judge.run import judge
-    from preflight.model import Environment, Evidence, Report, Settings
-    from preflight.plan.build import build_plan
-    from preflight.plan.planfile import check_rules
-    from preflight.plan.profiles import find_profile
-    from preflight.registry import load_checks
-
-    began_s, began = time.time(), time.perf_counter()
-    checks = load_checks()
-    check_rules(job, {check.name: check.limits for check in checks})
-    evidence = Evidence(
-        # "auto" may still find GPUs, so only "gloo" says for certain that there are none
-        settings=Settings(cpu_declared=job.hardware.backend == "gloo"),
-        plan=build_plan(job),
-        profile=find_profile(job.hardware.gpu) if job.hardware.gpu else None,
-    )
-    findings, runs, answer = judge(evidence, checks)
-    return Report(
-        run_id="plan",
-        command="plan",
-        started_at_s=began_s,
-        duration_s=time.perf_counter() - began,
-        answer=answer,
-        findings=findings,
-        evidence=evidence,
-        checks=runs,
-        environment=Environment(versions={"preflight": __version__}),
-    )
 
 
 def _hint_at_profiles(job: "Job") -> None:
@@ -84,24 +114,3 @@ def _hint_at_profiles(job: "Job") -> None:
     gpu = job.hardware.gpu
     if gpu is not None and gpu_memory(job) is None:
         print(f"preflight: {job.source}: hardware.gpu: {gpu!r} has no profile; {near_profiles(gpu)}", file=sys.stderr)
-
-
-def _print(report: "Report", format_: Format) -> None:
-    from preflight.model import to_json
-    from preflight.report.console import answer_line, findings_text
-    from preflight.report.plan import plan_document, plan_text
-
-    plan = report.evidence.plan
-    assert plan is not None
-    if format_ == "json":
-        print_text(to_json(plan_document(plan, report.findings, report.answer)).decode())
-        return
-    color = wants_color()
-    # a check without a run was not asked: it needs a cluster, or the plan file says "off", which stays in sight
-    asked = {run.check for run in report.checks} | set(plan.job.rules)
-    shown = [finding for finding in report.findings if finding.check in asked]
-    findings = findings_text(shown, width=terminal_width(), color=color)
-    others = len(report.findings) - len(shown)
-    if others:
-        findings += f"{others} more checks need a cluster: preflight run\n"
-    print_text(f"{plan_text(plan)}\nFindings\n{findings}\n{answer_line(report, color=color)}\n")

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from preflight.plan.importers import Imported
 
 
+SHAPE = "the model's shape (hidden_size, ffn_size, attention_heads, vocab_size), micro_batch_size, seq_length and the number of micro-batches"
+
+
 class Extras:
     """Parts of the document by key, and the same as text, in order."""
 
@@ -54,15 +57,13 @@ def add_advice(extras: Extras, report: "Report", judge: "PlanJudge", folder: Pat
 
 
 def _write_files(advices: "tuple[Advice, ...]", folder: Path) -> str:
-    """The files that the advice consists of; says what was written."""
-    from preflight.formats import make_folder, write_atomically
+    """The files that the best advice consists of; says what was written."""
+    from preflight.formats import write_atomically
 
     lines = []
-    for advice in advices:
-        for name, content in advice.files.items():
-            make_folder(folder)
-            write_atomically(folder / name, content)
-            lines.append(f"written: {folder / name}\n")
+    for name, content in advices[0].files.items() if advices else ():
+        write_atomically(folder / name, content)
+        lines.append(f"written: {folder / name}\n")
     return "".join(lines)
 
 
@@ -71,7 +72,7 @@ def add_layouts(extras: Extras, job: "Job", judge: "PlanJudge") -> "Report":
     from preflight.plan.advise import advise_layouts
     from preflight.report.advice import layouts_text
 
-    layouts = advise_layouts(job, judge.findings)
+    layouts = advise_layouts(job, judge.findings, topology=judge.topology)
     if not layouts:
         raise ConfigError(
             job.source,
@@ -107,7 +108,9 @@ def add_measured(extras: Extras, report: "Report", memory: str | None, step_time
 
         measured = parse_measured_memory(memory)
         if plan.estimate.memory is None:
-            raise ConfigError(plan.job.source, *_no_memory())
+            raise ConfigError(
+                plan.job.source, "doesn't say enough to estimate memory line by line", remedy=f"it needs {SHAPE}"
+            )
         rows = compare_memory(plan.estimate.memory, measured)
         extras.add("measured_memory", rows, measured_memory_text(rows))
     if step_time is not None:
@@ -115,6 +118,10 @@ def add_measured(extras: Extras, report: "Report", memory: str | None, step_time
 
         measured_s = parse_duration("--measured-step-time", step_time)
         if plan.estimate.step_time is None:
-            raise ConfigError(plan.job.source, "doesn't say enough to predict the time of a step")
-        gap = explain(plan.estimate.step_time, measured_s)
+            raise ConfigError(
+                plan.job.source,
+                "doesn't say enough to predict the time of a step",
+                remedy=f"it needs {SHAPE}, and a known gpu",
+            )
+        gap = explain(plan.estimate.step_time, measured_s, ledger=plan.estimate.ledger, footprints=plan.footprints)
         extras.add("measured_step_time", gap, measured_step_text(gap))

@@ -3,10 +3,13 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from preflight.errors import ConfigError
 from preflight.model import Job, Placement, Plan, Topology
 from preflight.model.hostlist import fold
 from preflight.plan.estimate import make_estimate
+from preflight.plan.fingerprint import fingerprint
 from preflight.plan.footprint import add_topology, find_footprints
 from preflight.plan.layout import MAX_WORLD_SIZE, lay_out
 from preflight.plan.placement import launch_gpus_per_node, launch_hosts, predict_placement
@@ -36,7 +39,7 @@ def build_plan(
     per_node = max(Counter(placement.node_ranks).values())
     layout = lay_out(job, nodes=num_nodes, gpus_per_node=per_node, world_size=world_size)
     footprints = find_footprints(placement, layout.groups)
-    return Plan(
+    plan = Plan(
         job=job,
         world_size=world_size,
         degrees=layout.degrees,
@@ -45,8 +48,17 @@ def build_plan(
         composites=layout.composites,
         placement=placement,
         footprints=footprints,
-        estimate=make_estimate(job, layout.degrees, gpu_memory_bytes=gpu_memory(job)),
+        estimate=make_estimate(
+            job,
+            layout.degrees,
+            gpu_memory_bytes=gpu_memory(job),
+            world_size=world_size,
+            num_nodes=num_nodes,
+            profile=find_profile(hardware.gpu) if hardware.gpu else None,
+            footprints=footprints,
+        ),
     )
+    return msgspec.structs.replace(plan, fingerprint=fingerprint(plan))
 
 
 def _predicted(

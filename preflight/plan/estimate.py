@@ -1,4 +1,4 @@
-"""The first estimate: memory of the training state, pipeline bubble, collectives, message sizes. Formulas stand beside their sources.
+"""The estimate of a job: memory, pipeline bubble, communication, step time, checkpoints. The formulas stand in the modules it puts together.
 
 p: pipeline stages, m: micro-batches per replica and step, v: virtual stages (chunks per rank).
 """
@@ -6,48 +6,77 @@ p: pipeline stages, m: micro-batches per replica and step, v: virtual stages (ch
 from collections.abc import Mapping
 
 from preflight.errors import ConfigError
-from preflight.model import Estimate, Job
+from preflight.model import Estimate, Footprint, Job, Profile
+from preflight.plan.bubble import bubble_overhead, idle_share, schedule_of
+from preflight.plan.checkpoint import estimate_checkpoint
+from preflight.plan.ledger import make_ledger, message_sizes
+from preflight.plan.memory import estimate_memory
+from preflight.plan.rates import rates_of
+from preflight.plan.steptime import estimate_step_time
 
 # bf16 weight 2 + bf16 gradient 2 + fp32 master weight 4 + two fp32 Adam moments 8 (mixed-precision rule of the ZeRO paper)
 STATE_BYTES_PER_PARAMETER = 16
-BYTES_PER_ELEMENT = 2  # bf16 activations and gradients
-
-# axis -> where its message size comes from; shown with every probe of that size
-MESSAGE_SOURCES: dict[str, str] = {
-    "tp": "plan: micro_batch_size x seq_length / cp x hidden_size x 2 bytes, the activations of one micro-batch",
-    "cp": "plan: micro_batch_size x seq_length / cp x hidden_size x 2 bytes, the order of the keys and values passed on",
-    "ep": "plan: micro_batch_size x seq_length x hidden_size x 2 bytes, each token to one expert",
-    "dp": "plan: 2 bytes x parameters / (tp x pp), all gradients of a rank in one all-reduce",
-    "pp": "plan: micro_batch_size x seq_length / cp x hidden_size x 2 bytes, the activations of one micro-batch",
-}
 
 
-def make_estimate(job: Job, degrees: Mapping[str, int], *, gpu_memory_bytes: int | None) -> Estimate:
+def make_estimate(
+    job: Job,
+    degrees: Mapping[str, int],
+    *,
+    gpu_memory_bytes: int | None,
+    world_size: int,
+    num_nodes: int,
+    profile: Profile | None = None,
+    footprints: Mapping[str, Footprint] | None = None,
+) -> Estimate:
     """The estimate of one job with resolved degrees; None where the plan file doesn't say enough.
 
-    Worked example, 70B in 80 layers, tp 8, pp 4, 32 micro-batches, 80e9-byte GPUs: state 16 x 70e9 / 32 = 35.0e9 bytes,
+    `footprints`: what the groups of each axis touch, which decides whether its traffic goes at NVLink or at network speed; None: all inside.
+    Worked example, 70B in 80 layers, tp 8, pp 4, 32 micro-batches, 80e9-byte GPUs, nothing else known: state 16 x 70e9 / 32 = 35.0e9 bytes,
     free 45.0e9, overhead 3/32 = 0.0938, idle share 3/35 = 0.0857, 2 x 80 / 4 = 40 collectives.
     Raises ConfigError where the batch sizes contradict each other or the layout.
     """
-    # rounded up: a size that is needed is never shown too small
-    state_bytes = -(-STATE_BYTES_PER_PARAMETER * job.model.parameters // (degrees["tp"] * degrees["pp"]))
     micro_batches = count_micro_batches(job, degrees["dp"])
-    bubble, work = degrees["pp"] - 1, None
-    if micro_batches is not None:
-        work = micro_batches * job.parallel.virtual_stages
-    elif bubble == 0:
-        work = 1  # without a pipeline there is no bubble, however many micro-batches
+    overhead = _overhead(job, degrees, micro_batches)
+    memory = estimate_memory(job, degrees, micro_batches)
+    rates = rates_of(job.hardware, profile)
+    ledger = make_ledger(job, degrees, micro_batches, rates)
+    sizes, sources = message_sizes(ledger)
+    # rounded up: a size that is needed is never shown too small
+    rule = -(-STATE_BYTES_PER_PARAMETER * job.model.parameters // (degrees["tp"] * degrees["pp"]))
+    state_bytes = rule if memory is None else memory.state_bytes
     return Estimate(
         state_bytes_per_gpu=state_bytes,
         gpu_memory_bytes=gpu_memory_bytes,
         free_bytes_per_gpu=None if gpu_memory_bytes is None else gpu_memory_bytes - state_bytes,
         micro_batches=micro_batches,
-        bubble_overhead=None if work is None else bubble / work,
-        bubble_idle_share=None if work is None else bubble / (work + bubble),
+        bubble_overhead=overhead,
+        bubble_idle_share=None if overhead is None else idle_share(overhead),
         # one all-reduce after attention and one after the MLP of each layer (Megatron-LM paper, section 3)
         tp_collectives_per_stage_forward=2 * job.model.layers / degrees["pp"] if degrees["tp"] > 1 else 0.0,
-        message_bytes=_message_bytes(job, degrees),
+        message_bytes=sizes,
+        message_sources=sources,
+        memory=memory,
+        ledger=ledger,
+        step_time=estimate_step_time(
+            job,
+            degrees,
+            micro_batches=micro_batches,
+            ledger=ledger,
+            footprints=footprints or {},
+            rates=rates,
+            world_size=world_size,
+        ),
+        checkpoint=estimate_checkpoint(job, degrees, world_size=world_size, nodes=num_nodes),
     )
+
+
+def _overhead(job: Job, degrees: Mapping[str, int], micro_batches: int | None) -> float | None:
+    """Bubble over ideal time; without a pipeline 0, however many micro-batches; None: their number is not known."""
+    if degrees["pp"] == 1:
+        return 0.0
+    if micro_batches is None:
+        return None
+    return bubble_overhead(schedule_of(job), p=degrees["pp"], m=micro_batches, v=job.parallel.virtual_stages)
 
 
 def count_micro_batches(job: Job, dp: int) -> int | None:
@@ -75,16 +104,3 @@ def count_micro_batches(job: Job, dp: int) -> int | None:
             remedy="leave one of micro_batches and global_batch_size out",
         )
     return derived
-
-
-def _message_bytes(job: Job, degrees: Mapping[str, int]) -> dict[str, int]:
-    """Axis -> message size in bytes, for axes above degree 1 whose size the plan implies; sources in MESSAGE_SOURCES.
-
-    Worked example: micro-batch 1, 4096 tokens, hidden size 8192: 1 x 4096 x 8192 x 2 = 64 MiB along tp.
-    """
-    sizes = {"dp": -(-BYTES_PER_ELEMENT * job.model.parameters // (degrees["tp"] * degrees["pp"]))}
-    hidden, tokens, batch = job.model.hidden_size, job.training.seq_length, job.training.micro_batch_size
-    if hidden is not None and tokens is not None and batch is not None:
-        activations = batch * tokens * hidden * BYTES_PER_ELEMENT
-        sizes |= dict.fromkeys(("tp", "cp", "pp"), -(-activations // degrees["cp"])) | {"ep": activations}
-    return {axis: size for axis, size in sizes.items() if degrees[axis] > 1}
