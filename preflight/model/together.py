@@ -43,7 +43,8 @@ def keep_together(domains: Domains, axis: str, ranks: Sequence[int]) -> Remedy:
     plan, size, unit = domains.plan, len(ranks), len(ranks) * _step(ranks)
     smallest, largest = domains.different_sizes[0], domains.different_sizes[-1]
     workers = sorted(set(plan.placement.ranks_per_node))
-    if axis == "ep" and plan.job.parallel.etp is None and plan.degrees.get("etp", 1) > 1:
+    etp_default = plan.job.parallel.framework == "megatron" and plan.job.parallel.etp is None
+    if axis == "ep" and etp_default and plan.degrees.get("etp", 1) > 1:
         return _etp_one(plan, ranks, fits=plan.placement.is_block and smallest % size == 0)
     if size > largest:
         return _lower(axis, size, smallest)
@@ -89,9 +90,10 @@ def _order_or_degree(plan: Plan, axis: str, ranks: Sequence[int], smallest: int)
         text = f"place ranks {ranks_text(ranks)} in one NVLink domain: put tp innermost, order = {order!r}"
         return Remedy(text, _plan_part("parallel.order"))
     fits = math.gcd(size, max(1, smallest // step)) if smallest % step == 0 else 1
-    inner = {"cp": "tp", "ep": "etp"}.get(axis, "the axes inside it")
+    experts = plan.job.parallel.framework == "megatron" and axis == "ep"
+    inner = "etp" if experts else "tp" if axis in {"cp", "ep"} else "the axes inside it"
     text = f"{axis} {size} x {step} ranks of {inner} = {size * step}, but an NVLink domain has {smallest}"
-    change = f"lower {axis} to {fits}" if fits > 1 else f"lower {axis} or {inner}"
+    change = f"lower {axis} from {size} to {fits}" if fits > 1 else f"lower {axis} or {inner}"
     return Remedy(f"{change}: {text}", _plan_part(f"parallel.{axis}"))
 
 

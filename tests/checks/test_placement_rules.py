@@ -192,6 +192,17 @@ def test_cp_inside_the_node_passes():
     assert said(cp_in_nvlink_domain, make_plan(tp=8, pp=4)) == []
 
 
+def test_of_hierarchical_cp_the_innermost_level_is_judged():
+    plan = make_plan(nodes=4, tp=1, cp=16, hierarchical_cp=(2, 8))
+    if "hcp1" not in plan.groups:
+        pytest.skip("this layout makes no groups for the levels of cp")
+    findings = said(cp_in_nvlink_domain, plan)
+    assert {f.verdict for f in findings} == {Verdict.PASS}
+    assert findings[0].subject.startswith("hcp1")
+    too_wide = make_plan(nodes=4, tp=1, cp=16, hierarchical_cp=(16, 1))
+    assert {f.verdict for f in said(cp_in_nvlink_domain, too_wide)} == {Verdict.WARN}
+
+
 def test_severity_fail_makes_a_refusal_of_the_warning():
     plan = make_plan(tp=8, cp=2, pp=4, rules={"cp_in_nvlink_domain": Rule(severity="fail")})
     assert {f.verdict for f in said(cp_in_nvlink_domain, plan)} == {Verdict.FAIL}
@@ -217,6 +228,17 @@ def test_etp_left_unset_is_named_where_it_scatters_the_experts():
     assert ep[0].blames == Part(kind="plan", name="parallel.etp")
     # the expert-tensor groups themselves are inside
     assert {f.verdict for f in findings if f.subject.startswith("etp")} == {Verdict.PASS}
+
+
+def test_a_warning_that_holds_for_every_group_of_an_axis_is_said_once_and_the_rest_together():
+    plan = experts(tp=8, pp=8, ep=8)
+    ep = [f for f in said(ep_in_nvlink_domain, plan) if f.subject.startswith("ep")]
+    assert [f.subject for f in ep] == ["ep0", "ep[1-63]"]
+    assert ep[1].observed.startswith("63 more groups of 8 ranks, each on 8 nodes: no NVLink between them")
+    assert "80.0 GB per step cross" in ep[1].observed
+    refused = experts(tp=8, pp=8, ep=8, ep_needs_domain=True)
+    ep = [f for f in said(ep_in_nvlink_domain, refused) if f.subject.startswith("ep")]
+    assert [f.subject for f in ep] == [*(f"ep{i}" for i in range(8)), "ep[8-63]"]
 
 
 def test_etp_one_keeps_the_experts_inside_the_node():
