@@ -17,7 +17,9 @@ Cover = Mapping[str, float]  # what hides communication -> its seconds in one st
 
 def leaves_domain(footprint: Footprint | None) -> bool:
     """Whether some group of the axis spans several NVLink domains, or may (0: not known). No footprint: it stays inside."""
-    return footprint is not None and any(domains != 1 for domains in footprint.domains)
+    if footprint is None or not footprint.domains:
+        return False
+    return max(footprint.domains) > 1 or min(footprint.domains) == 0  # of up to 65,536 groups
 
 
 def traffic_seconds(row: Traffic, footprint: Footprint | None, size: int, rates: Rates) -> float | None:
