@@ -10,11 +10,9 @@ Worked example, 16 ranks, tp 2, ep 4, etp 2: ep [0,2,4,6] [8,10,12,14] [1,3,5,7]
 Sources: DeepSpeed, runtime/pipe/topology.py, utils/groups.py, moe/layer.py, module_inject/auto_ep_folding.py.
 """
 
-from typing import Any
-
 from preflight.errors import ConfigError
 from preflight.model import Job
-from preflight.plan.frameworks.grid import Grid, GroupTable, Layout, by_first_rank
+from preflight.plan.frameworks.grid import Grid, GroupTable, Layout
 from preflight.plan.frameworks.rules import World, complete_order, fill_world, product, refuse_axes
 
 ORDER = ("tp", "dp", "pp")
@@ -30,13 +28,13 @@ def lay_out(job: Job, world: World) -> Layout:
     degrees = {"tp": filled["tp"], "cp": 1, "ep": parallel.ep, "dp": filled["dp"], "pp": filled["pp"]}
     order = complete_order(job, degrees, ORDER, parallel.order)
     grid = Grid(order, degrees)
-    table = GroupTable()
+    table = GroupTable(world.size)
     table.add_axes(grid, order)
     table.add_composites(grid, {"tp_pp": ("tp", "pp")})  # what DeepSpeed calls the slice group
     if parallel.ep > 1:
         _refuse_order(job, degrees, order)
         _add_experts(job, degrees, table)
-    return Layout(degrees, order, table.groups, table.composites)
+    return table.layout(degrees, order)
 
 
 def _add_experts(job: Job, degrees: dict[str, int], table: GroupTable) -> None:
@@ -57,19 +55,12 @@ def _add_experts(job: Job, degrees: dict[str, int], table: GroupTable) -> None:
     if etp == 1 and tp > 1 and job.parallel.auto_ep:
         _refuse_folding(job, degrees)
         # lane by lane: position = lane x dp + replica; its rank = replica x tp + lane
-        lanes = Grid(["tp", "dp"], degrees).along("dp").reshape(-1, ep)  # every ep group, in the order of its positions
-        table.add("ep", by_first_rank(_ascending(lanes)))
-        table.add("edp", by_first_rank(_ascending(lanes.T)))
+        positions = [rank for lane in range(tp) for rank in range(lane, tp * dp, tp)]
+        table.add_groups("ep", (positions[i : i + ep] for i in range(0, tp * dp, ep)))
+        table.add_groups("edp", (positions[i::ep] for i in range(ep)))
         return
     expert = Grid(["etp", *inner, "pp"], degrees)
     table.add_axes(expert, ["ep", "etp", "edp"])
-
-
-def _ascending(members: Any) -> Any:
-    """Ranks of each row in ascending order: the group is the same, whatever the order it is created in."""
-    import numpy as np
-
-    return np.sort(members, axis=1)
 
 
 def _expert_tp(job: Job) -> int:

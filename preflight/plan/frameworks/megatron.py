@@ -9,11 +9,10 @@ Source: Megatron-Core, parallel_state.py (RankGenerator, initialize_model_parall
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from preflight.errors import ConfigError
 from preflight.model import Job
-from preflight.plan.frameworks.grid import Grid, GroupTable, Layout, split
+from preflight.plan.frameworks.grid import Grid, GroupTable, Layout, Pattern
 from preflight.plan.frameworks.rules import World, complete_order, fill_world, product
 
 ORDER = ("tp", "cp", "ep", "dp", "pp")
@@ -25,18 +24,17 @@ def lay_out(job: Job, world: World) -> Layout:
     degrees = _resolve(job, world)
     order = complete_order(job, degrees, ORDER, job.parallel.order)
     dense = Grid([axis for axis in order if axis != "ep"], degrees)
-    table = GroupTable()
+    table = GroupTable(world.size)
     table.add_axes(dense, [axis for axis in dense.axes if axis != "pp"])
     if "dp_cp" in degrees:
         table.add("dp_cp", dense.along("dp", "cp"))
     stages = dense.along("pp")
     table.add("pp", stages)
     if "embedding" in degrees:
-        table.add("embedding", stages[:, [0, -1]])
+        table.add("embedding", stages.only_ends())
     if job.parallel.hierarchical_cp is not None:
-        levels = split(dense.along("cp"), job.parallel.hierarchical_cp)
-        for level, members in enumerate(levels, start=1):
-            table.add(f"hcp{level}", members)
+        for level, pattern in enumerate(dense.along("cp").split(job.parallel.hierarchical_cp), start=1):
+            table.add(f"hcp{level}", pattern)
     _add_instances(table, degrees, "dp", dense.along("dp", "cp"))
     names = {"tp_pp": ("tp", "pp"), "tp_cp": ("tp", "cp"), "tp_dp": ("tp", "dp"), "tp_dp_cp": ("tp", "dp", "cp")}
     table.add_composites(dense, names)
@@ -46,7 +44,7 @@ def lay_out(job: Job, world: World) -> Layout:
         table.add_axes(expert, [axis for axis in expert.axes if axis != "pp"])
         _add_instances(table, degrees, "edp", expert.along("edp"))
         table.add_composites(expert, {"tp_ep": ("etp", "ep"), "tp_ep_pp": ("etp", "ep", "pp")})
-    return Layout(degrees, order, table.groups, table.composites)
+    return table.layout(degrees, order)
 
 
 def _resolve(job: Job, world: World) -> dict[str, int]:
@@ -123,12 +121,14 @@ def _refuse_instances(job: Job, degrees: dict[str, int], instances: int) -> None
             )
 
 
-def _add_instances(table: GroupTable, degrees: dict[str, int], name: str, replicas: Any) -> None:
+def _add_instances(table: GroupTable, degrees: dict[str, int], name: str, replicas: Pattern) -> None:
     """The replicas of each gradient group cut into optimizer instances: inside one, and one of each. Nothing with a single instance."""
-    if f"{name}_inter" in degrees:
-        inside, across = split(replicas, (degrees[f"{name}_intra"], degrees[f"{name}_inter"]))
-        table.add(f"{name}_intra", inside)
-        table.add(f"{name}_inter", across)
+    instances = degrees.get(f"{name}_inter", 1)
+    if instances > 1:
+        size = degrees[f"{name}_intra"]
+        groups = table.made(replicas)
+        table.add_groups(f"{name}_intra", (ranks[i : i + size] for ranks in groups for i in range(0, len(ranks), size)))
+        table.add_groups(f"{name}_inter", (ranks[i::size] for ranks in groups for i in range(size)))
 
 
 def _refuse_order(job: Job, degrees: dict[str, int], order: Sequence[str], dense: Grid, expert: Grid) -> None:

@@ -22,10 +22,10 @@ def lay_out_torchtitan(job: Job, world: World) -> Layout:
     if degrees["ep"] > 1:
         degrees |= _experts(job, degrees)
     order = complete_order(job, degrees, TORCHTITAN_ORDER, _expanded(job))
-    table = _dense_groups(degrees, order)
+    table = _dense_groups(degrees, order, world)
     if degrees["ep"] > 1:
         table.add_axes(_expert_grid(job, degrees, order), ["ep", "etp", "efsdp"])
-    return Layout(degrees, order, table.groups, table.composites)
+    return table.layout(degrees, order)
 
 
 def lay_out_fsdp(job: Job, world: World) -> Layout:
@@ -43,8 +43,8 @@ def lay_out_fsdp(job: Job, world: World) -> Layout:
             remedy="set dp_replicate = 1 and let dp_shard take the rest, or raise dp_shard above 1",
         )
     order = complete_order(job, degrees, FSDP_ORDER, _expanded(job))
-    table = _dense_groups(degrees, order)
-    return Layout(degrees, order, table.groups, table.composites)
+    table = _dense_groups(degrees, order, world)
+    return table.layout(degrees, order)
 
 
 def _resolve(job: Job, world: World, framework: str) -> dict[str, int]:
@@ -99,9 +99,9 @@ def _expanded(job: Job) -> tuple[str, ...] | None:
     return (*given[:place], "dp_shard", "dp_replicate", *given[place + 1 :])
 
 
-def _dense_groups(degrees: dict[str, int], order: tuple[str, ...]) -> GroupTable:
+def _dense_groups(degrees: dict[str, int], order: tuple[str, ...], world: World) -> GroupTable:
     dense = Grid(order, degrees)
-    table = GroupTable()
+    table = GroupTable(world.size)
     table.add_axes(dense, ["tp", "cp"])
     table.add("dp", dense.along("dp_shard", "dp_replicate"))
     table.add_axes(dense, ["dp_shard", "dp_replicate"])
