@@ -158,6 +158,25 @@ def _check_yaml(node: Any, sizes: dict[int, int]) -> int:
     return total
 
 
+def parse_json(data: bytes, source: str) -> Any:
+    """The content of a JSON file of another program as dicts, lists, texts, numbers, booleans and None. `source`: for messages.
+
+    Raises ConfigError: larger than MAX_YAML_BYTES, no JSON (with line and column), a number of thousands of digits, nested too deeply.
+    """
+    import json
+
+    if len(data) > MAX_YAML_BYTES:
+        raise ConfigError(source, f"is larger than {MAX_YAML_BYTES // 1024} KiB")
+    try:
+        return json.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(source, f"is not UTF-8 text (byte {error.start})") from error
+    except ValueError as error:
+        raise ConfigError(source, f"is not JSON: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(source, "is nested too deeply") from error
+
+
 def read_noun(path: str | Path, kind: type[T]) -> T:
     """A saved noun (report, snapshot, ...). Raises ConfigError with the path of the fault inside the document."""
     data = read_bytes(path)
