@@ -1,20 +1,20 @@
-"""The training state fits into the memory of each GPU, with room for what comes on top.
+"""What the job needs fits into the memory of each GPU.
 
-State: 16 bytes per parameter (weights, gradients, optimizer) / (tp x pp). What the estimate leaves out takes memory too: for 70B at
-tp 8, pp 4 and 4096 tokens some 11 GB of activations with the common savings, and some 5 GB of CUDA context, NCCL buffers and
-fragmentation: together 20 % of an 80 GB GPU. Hence the margin: less than that free asks for a look; a state as large as the memory is refused,
-unless a distributed optimizer would make it fit: the plan file doesn't say whether there is one.
+Where the plan file gives the model's shape, the estimate of the fullest pipeline stage is judged: above the memory is refused; within the estimate's error band below it asks for a look.
+Where the shape isn't known, only the training state can be counted: 16 bytes per parameter (weights, gradients, optimizer) / (tp x pp). It leaves out activations (for 70B at
+tp 8, pp 4 and 4096 tokens some 11 GB with the common savings), CUDA context, NCCL buffers and fragmentation (some 5 GB): together 20 % of an 80 GB GPU. Hence the margin: less than that free
+asks for a look; a state as large as the memory is refused, unless a distributed optimizer would make it fit: the plan file may not say whether there is one.
 """
 
 import math
 from collections.abc import Iterator
 
-from preflight.model import Check, Evidence, Finding, Part, Plan, Verdict
+from preflight.model import Check, Evidence, Finding, Memory, Part, Plan, Verdict
 from preflight.model.hostlist import fold
 from preflight.model.units import show_bytes
 
 NAME = "memory_fit"
-LIMITS = {"warn_free_share": 0.20}
+LIMITS = {"warn_free_share": 0.20, "warn_error_bands": 1.0}
 CPU_BACKENDS = ("gloo", "auto")  # declare that a run without GPUs is meant
 
 
@@ -23,8 +23,9 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     plan = evidence.plan
     if plan is None or evidence.settings.cpu_declared or plan.estimate.state_bytes_per_gpu is None:
         return
-    state, margin = plan.estimate.state_bytes_per_gpu, evidence.limits(NAME, LIMITS)["warn_free_share"]
-    expected = f"state below the memory of a GPU, {margin * 100:.0f} % of it left free"
+    limits, estimate = evidence.limits(NAME, LIMITS), plan.estimate.memory
+    needed = plan.estimate.state_bytes_per_gpu if estimate is None else estimate.total_bytes
+    what = "state" if estimate is None else "the job"
     memory, source = _memory(evidence, plan)
     hardware = plan.job.hardware
     if memory is None:
@@ -34,11 +35,67 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             check=NAME,
             subject="memory",
             verdict=Verdict.UNKNOWN,
-            observed=f"state takes {show_bytes(state)} per GPU, but {source}",
-            expected=expected,
+            observed=f"{what} takes {show_bytes(needed)} per GPU, but {source}",
+            expected=_expected(estimate, limits),
             remedy='give [hardware] gpu_memory = "80GB", or a gpu that has a profile',
         )
-        return
+    elif estimate is None:
+        yield _judge_state(plan, needed, memory, source, limits)
+    else:
+        yield _judge_estimate(plan, estimate, memory, source, limits)
+
+
+def _expected(estimate: Memory | None, limits: dict[str, float]) -> str:
+    if estimate is None:
+        return f"state below the memory of a GPU, {limits['warn_free_share'] * 100:.0f} % of it left free"
+    band = estimate.error_share * limits["warn_error_bands"]
+    return f"estimate + {band * 100:.0f} % below the memory of a GPU ({estimate.error_source})"
+
+
+def _judge_estimate(plan: Plan, estimate: Memory, memory: int, source: str, limits: dict[str, float]) -> Finding:
+    """The whole estimate against the memory, with its band."""
+    total = estimate.total_bytes
+    most = total * (1 + estimate.error_share * limits["warn_error_bands"])
+    verdict = Verdict.FAIL if total > memory else Verdict.WARN if most > memory else Verdict.PASS
+    lines = ", ".join(f"{line.part} {show_bytes(line.size_bytes)}" for line in estimate.lines)
+    left_out = f"; not counted: {', '.join(estimate.not_modelled)}" if estimate.not_modelled else ""
+    stage = f", stage {estimate.stage}" if plan.degrees["pp"] > 1 else ""
+    return Finding(
+        check=NAME,
+        subject="memory",
+        verdict=verdict,
+        observed=f"estimate {show_bytes(total)} of {show_bytes(memory)} per GPU ({source}{stage}): {lines}{left_out}",
+        expected=_expected(estimate, limits),
+        remedy="" if verdict is Verdict.PASS else _savings(plan, estimate),
+        blames=None if verdict is Verdict.PASS else Part(kind="plan", name="parallel"),
+    )
+
+
+def _savings(plan: Plan, estimate: Memory) -> str:
+    """What the plan file could change, what saves most first."""
+    parallel, training, degrees = plan.job.parallel, plan.job.training, plan.degrees
+    size = {line.part: line.size_bytes for line in estimate.lines}
+    replicas = degrees["dp"] * degrees["cp"]
+    options: list[tuple[float, str]] = []
+    if training.recompute != "full":
+        options.append((size["activations"] * 0.7, 'recompute = "full"'))
+    if degrees["tp"] > 1 and parallel.sequence_parallel is not True and parallel.framework != "torchtitan":
+        options.append((size["activations"] * 0.4, "sequence_parallel = true"))
+    if training.attention == "unfused" and training.recompute == "none":
+        options.append((size["activations"] * 0.5, 'attention = "flash"'))
+    if parallel.zero_stage in {None, 0} and parallel.framework in {"megatron", "deepspeed"} and replicas > 1:
+        options.append(
+            (size["optimizer"] * (1 - 1 / replicas), f"zero_stage = 1 (optimizer state shared by {replicas} ranks)")
+        )
+    if (training.micro_batch_size or 1) > 1:
+        options.append((size["activations"] * 0.5, "a smaller micro_batch_size"))
+    best = [text for _, text in sorted(options, reverse=True)[:3]]
+    return ", or ".join([*best, f"raise tp x pp above {degrees['tp'] * degrees['pp']}"])
+
+
+def _judge_state(plan: Plan, state: int, memory: int, source: str, limits: dict[str, float]) -> Finding:
+    """The 16-byte state against the memory, with a margin for all that it leaves out."""
+    margin = limits["warn_free_share"]
     verdict = Verdict.PASS
     if state >= memory:
         # experts are divided by etp x ep, not by tp: how many parameters that concerns, the plan file doesn't say
@@ -47,12 +104,12 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             verdict = Verdict.WARN  # whether the optimizer's state is sharded, it doesn't say either
     elif memory - state < margin * memory:
         verdict = Verdict.WARN
-    yield Finding(
+    return Finding(
         check=NAME,
         subject="memory",
         verdict=verdict,
         observed=f"state {show_bytes(state)} of {show_bytes(memory)} per GPU ({source}), {show_bytes(memory - state)} free",
-        expected=expected,
+        expected=_expected(None, limits),
         remedy="" if verdict is Verdict.PASS else _remedy(plan, state, memory * (1 - margin), verdict),
         blames=Part(kind="plan", name="parallel") if verdict in {Verdict.FAIL, Verdict.WARN} else None,
     )
@@ -61,7 +118,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
 def _memory(evidence: Evidence, plan: Plan) -> tuple[int | None, str]:
     """Bytes of the smallest GPU as discovered, else as planned; and where that comes from, or why it is None."""
     if evidence.inventory is not None:
-        planned = {rank.node for rank in plan.placement.ranks}
+        planned = set(plan.placement.nodes)
         sizes = {
             node.name: [gpu.memory_bytes for gpu in node.gpus or ()]
             for node in evidence.inventory.nodes
@@ -87,11 +144,14 @@ def _least_state(plan: Plan, state: int) -> float:
 
 
 def _sharded(plan: Plan, state: int) -> float:
-    """State per GPU with a distributed optimizer: 4 bytes of weights and gradients stay, 12 are divided by dp x cp (ZeRO-1).
+    """State per GPU as far as it may be sharded: all 16 bytes with ZeRO-3, else 4 bytes of weights and gradients stay and 12 are divided by dp x cp (ZeRO-1).
 
     Example: dp 4: (4 + 12/4) / 16 = 44 % of the 16-byte state.
     """
-    return state * (4 + 12 / (plan.degrees["dp"] * plan.degrees["cp"])) / 16
+    replicas = plan.degrees["dp"] * plan.degrees["cp"]
+    if plan.job.parallel.zero_stage == 3 or plan.job.parallel.framework in {"torchtitan", "fsdp"}:
+        return state / replicas
+    return state * (4 + 12 / replicas) / 16
 
 
 def _remedy(plan: Plan, state: int, room: float, verdict: Verdict) -> str:
@@ -109,7 +169,7 @@ def _remedy(plan: Plan, state: int, room: float, verdict: Verdict) -> str:
 
 CHECK = Check(
     name=NAME,
-    claim="The training state fits into the memory of each GPU, with room for activations and buffers.",
+    claim="Weights, gradients, optimizer, activations and buffers fit into the memory of each GPU.",
     why="A job that does not fit ends after minutes of start-up, on all nodes at once.",
     uses=("plan",),
     judge=judge,

@@ -38,6 +38,21 @@ class Memory(Noun, frozen=True, kw_only=True):
         return sum(line.size_bytes for line in self.lines if line.part in {"parameters", "gradients", "optimizer"})
 
 
+class MemoryGap(Noun, frozen=True, kw_only=True):
+    """One line of the estimate beside what a run reported; `part` "total": all six together.
+
+    `measured_bytes` and `gap_bytes` (measured - estimated) None: the run did not report that line. `explains`: this is the line that would explain the
+    gap; `text` says how.
+    """
+
+    part: MemoryPart | Literal["total"]
+    estimated_bytes: int
+    measured_bytes: int | None = None
+    gap_bytes: int | None = None
+    explains: bool = False
+    text: str = ""
+
+
 class Traffic(Noun, frozen=True, kw_only=True):
     """One row of the communication ledger: what one rank sends along one axis for one purpose in one step.
 

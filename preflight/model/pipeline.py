@@ -34,7 +34,15 @@ def bubble_overhead(schedule: Schedule, *, p: int, m: int, v: int = 1) -> float:
     2 p - 1 (ZB-H2, ZBV) micro-batches there is nothing to fill the wait of the first stage for its first backward pass with: 2 p - 1 - m of 3 m units are idle.
     Worked examples: 1F1B p 8, m 64: 0.1094; interleaved p 8, m 64, v 3: 0.0365; ZB-H1 p 8, m 64: 0.0365.
     """
-    return float(_overhead(schedule, p, m, v))
+    return float(exact_overhead(schedule, p=p, m=m, v=v))
+
+
+def exact_overhead(schedule: Schedule, *, p: int, m: int, v: int = 1) -> Fraction:
+    """bubble_overhead as a fraction, for limits that it may meet exactly: 27 micro-batches on 4 stages idle for one tenth and no more."""
+    bubble = _constant(schedule, p, v)
+    if schedule in {"zb-h1", "zb-h2", "zbv"} and p > 1:
+        bubble = max(bubble, Fraction(2 * p - 1 - m, 3))
+    return bubble / m
 
 
 def idle_share(overhead: float) -> float:
@@ -59,7 +67,7 @@ def micro_batches_for(schedule: Schedule, *, p: int, v: int = 1, idle_share: flo
         return max(least, math.ceil(number / step) * step)
 
     guess = up(_constant(schedule, p, v) / allowed)  # overhead is at least constant / m
-    if _overhead(schedule, p, guess, v) <= allowed:
+    if exact_overhead(schedule, p=p, m=guess, v=v) <= allowed:
         return guess
     # only ZB-H1, ZB-H2 and ZBV with few micro-batches come here: (2p-1-m)/(3m) <= r, so m >= (2p-1)/(1+3r)
     return up(Fraction(2 * p - 1) / (1 + 3 * allowed))
@@ -89,11 +97,3 @@ def _constant(schedule: Schedule, p: int, v: int) -> Fraction:
     if schedule == "dualpipe":
         return Fraction(max(0, p - 2), 3)
     return Fraction(0) if schedule in {"zb-h2", "zbv"} else Fraction(p - 1)
-
-
-def _overhead(schedule: Schedule, p: int, m: int, v: int) -> Fraction:
-    """bubble_overhead, exact."""
-    bubble = _constant(schedule, p, v)
-    if schedule in {"zb-h1", "zb-h2", "zbv"} and p > 1:
-        bubble = max(bubble, Fraction(2 * p - 1 - m, 3))
-    return bubble / m

@@ -45,7 +45,7 @@ def full_set(job: Job, setup: Setup, *, moe: bool, fused: bool = True) -> Kept |
     mlp = _experts(job, setup) if moe else _mlp(model)
     if mlp is None:
         return None
-    norms = 2 + 2 if model.dropout else 2 + 2  # inputs of both norms
+    norms = 2 + 2  # inputs of both
     inputs = 2 + 2  # their outputs, which the column-split matrices take
     masks = 2 if model.dropout else 0
     if job.training.precision == "fp8" and setup.framework == "megatron":
@@ -117,9 +117,11 @@ def _experts(job: Job, setup: Setup) -> Kept | None:
     if h is None or width is None or model.experts is None:
         return None
     load = training.capacity_factor or training.expert_skew
-    routed = (model.experts_per_token or 1) * load
+    routed = (model.experts_per_token or 1) * load  # on average each rank gets as many tokens as it sends
     matrices = 6 if model.gated_mlp else 4
-    experts = routed * (2 * h + matrices * width)  # on average each rank gets as many tokens as it sends
+    # ranks that share an expert by etp see each other's tokens: all of them with sequence parallelism, the same ones anyway without it
+    gathered, part = (setup.expert_tp, 1) if setup.split > 1 else (1, setup.expert_tp)
+    experts = routed * (2 * h * gathered + matrices * width / part)
     shared = matrices * model.shared_ffn_size
     return Kept(shared, experts + ROUTER_BYTES * model.experts)
 

@@ -10,17 +10,19 @@ from typing import NamedTuple
 
 from preflight.model import Framework, Job
 from preflight.model.pipeline import in_flight, schedule_of
+from preflight.plan.shape import expert_tp
 
 FULLY_SHARDED: tuple[Framework, ...] = ("torchtitan", "fsdp")
 
 
 class Setup(NamedTuple):
     """A resolved job. `tokens`: of one micro-batch on one context-parallel rank, s b / c. `dense_shards`, `expert_shards`: how many ranks share the
-    state of one dense weight, of one expert's weight. `keeps_unsharded`: a fully sharded stage stays gathered from its first micro-batch to its last.
+    state of one dense weight, of one expert's weight; `expert_tp`: how many share an expert's matrices. `keeps_unsharded`: a fully sharded stage stays gathered from its first micro-batch to its last.
     """
 
     framework: Framework
     tp: int
+    expert_tp: int
     pp: int
     virtual: int
     tokens: int
@@ -48,8 +50,9 @@ def resolve(job: Job, degrees: Mapping[str, int], micro_batches: int | None) -> 
     framework, tp, pp, cp = parallel.framework, degrees["tp"], degrees["pp"], degrees["cp"]
     zero = zero_stage(job)
     gradients = gradient_bytes(job)
-    dense = degrees["dp"] if framework == "deepspeed" else degrees.get("dp_shard", degrees["dp"]) * cp
-    expert = degrees.get("efsdp") or degrees.get("edp") or degrees["dp"] * cp
+    shard = degrees.get("dp_shard") or degrees["dp"] // degrees.get("dp_replicate", 1)
+    dense = degrees["dp"] if framework == "deepspeed" else shard * cp
+    expert = degrees.get("efsdp") or degrees.get("edp") or dense
     sequence_parallel = parallel.sequence_parallel
     if sequence_parallel is None:
         sequence_parallel = framework == "torchtitan"
@@ -60,6 +63,7 @@ def resolve(job: Job, degrees: Mapping[str, int], micro_batches: int | None) -> 
     return Setup(
         framework=framework,
         tp=tp,
+        expert_tp=expert_tp(degrees),
         pp=pp,
         virtual=parallel.virtual_stages,
         tokens=-(-training.seq_length * training.micro_batch_size // cp),

@@ -113,9 +113,14 @@ def layers_of_stage(job: Job, degrees: Mapping[str, int], stage: int) -> tuple[i
     return dense, number - dense
 
 
+def expert_tp(degrees: Mapping[str, int]) -> int:
+    """Ranks that share each matrix of an expert: etp; where the layout has none, tp without expert parallelism and 1 with it (torchtitan)."""
+    return degrees.get("etp") or (degrees["tp"] if degrees["ep"] == 1 else 1)
+
+
 def expert_shards(degrees: Mapping[str, int]) -> int:
-    """Into how many parts the experts of a layer are divided: etp x ep; without a layout of their own, tp."""
-    return degrees.get("etp", degrees["tp"]) * degrees["ep"]
+    """Into how many parts the experts of a layer are divided: etp x ep."""
+    return expert_tp(degrees) * degrees["ep"]
 
 
 def embedding_parameters(model: ModelShape) -> int | None:

@@ -23,15 +23,14 @@ COMPILED_LOSS_BYTES = 2 + 2
 # with a chunked or fused loss the logits are never whole: 1/8 of the sequence at a time (Liger's and torchtitan's chunks are of that order)
 FUSED_LOSS_SHARE = 1 / 8
 
-# gradients that exist beside the values of the layer at work, as a share of those values: those of the MLP, its largest half
-GRADIENT_SHARE = 0.5
-
 BUCKET_ELEMENTS = 5 * 10**8  # DeepSpeed: allgather_bucket_size and reduce_bucket_size, default of both
 LIVE_PARAMETERS = 10**9  # DeepSpeed: stage3_max_live_parameters, default
 
 # CUDA context and kernels: 1573 MiB on an A100 (nvidia-smi, BigScience's notes of February 2022)
 CONTEXT_BYTES = 1573 * MIB
-NCCL_BYTES = GIB // 2  # per axis above degree 1: NCCL's channel buffers
+NCCL_BYTES = (
+    9 * GIB // 10
+)  # per axis above degree 1: NCCL's channel buffers and its own context; fitted, see HOLES_FIXED in plan/memory.py
 
 
 def loss_bytes_per_logit(job: Job, setup: Setup) -> float:
@@ -61,7 +60,7 @@ def loss_bytes(job: Job, setup: Setup) -> float:
 
 
 def working_bytes(job: Job, setup: Setup, *, moe: bool) -> float:
-    """The layer at work in the backward pass: its values where they are computed again, its gradients, gathered inputs."""
+    """The layer at work in the backward pass: its values where they are computed again, and gathered inputs. Its gradients take the place of values already used."""
     recomputed = job.training.recompute == "full" or (
         job.training.recompute == "selective" and setup.framework == "torchtitan"
     )
@@ -73,7 +72,7 @@ def working_bytes(job: Job, setup: Setup, *, moe: bool) -> float:
     if setup.split > 1:
         # with sequence parallelism: inputs of attention and MLP and the gradients of both; Megatron has one of each at a time
         gathered = (2 if setup.framework == "megatron" else 4) * 2 * (job.model.hidden_size or 0) * setup.tokens
-    return values.of(setup) * (GRADIENT_SHARE + (1 if recomputed else 0)) + gathered
+    return (values.of(setup) if recomputed else 0) + gathered
 
 
 def buffer_bytes(job: Job, degrees: Mapping[str, int], setup: Setup, weights: int) -> tuple[float, str]:

@@ -1,13 +1,9 @@
 """pipeline_bubble catches pipelines that idle, and leaves alone those with enough micro-batches."""
 
-from fractions import Fraction
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from preflight.model import Finding, Rule, Verdict
-from preflight_checks.pipeline_bubble import CHECK, micro_batches_for
+from preflight_checks.pipeline_bubble import CHECK
 from tests.builders import make_evidence, make_plan
 
 
@@ -70,16 +66,20 @@ def test_a_limit_that_no_number_reaches_is_said_so():
     assert "no number of micro-batches reaches 0.0 %" in finding.remedy
 
 
-@settings(max_examples=80)
-@given(stages=st.integers(2, 64), chunks=st.integers(1, 8), percent=st.integers(1, 99))
-def test_the_number_proposed_is_enough_and_one_step_less_is_not(stages, chunks, percent):
-    share, step = Fraction(percent, 100), 1 if chunks == 1 else stages
-    number = micro_batches_for(share, stages, chunks)
-    assert number is not None
-    assert number % step == 0
+def test_the_schedule_decides():
+    assert judge(micro_batches=9, schedule="gpipe").verdict is Verdict.WARN
+    assert judge(micro_batches=8, schedule="zb-h1").verdict is Verdict.WARN  # 3 / 24 over ideal
+    assert judge(micro_batches=9, schedule="zb-h1").verdict is Verdict.PASS  # 3 / 27: one tenth idle
+    assert judge(micro_batches=9, schedule="zb-h2").verdict is Verdict.PASS
+    assert judge(micro_batches=9, schedule="dualpipe").verdict is Verdict.PASS  # 2 / 27
 
-    def idle(micro_batches: int) -> Fraction:
-        return Fraction(stages - 1, micro_batches * chunks + stages - 1)
 
-    assert idle(number) <= share
-    assert number == step or idle(number - step) > share
+def test_a_schedule_out_of_the_ordinary_is_named():
+    assert "with 4 stages and 2 micro-batches, zbv schedule" in judge(micro_batches=2, schedule="zbv").observed
+    assert "schedule" not in judge(micro_batches=32).observed
+
+
+def test_a_schedule_with_few_micro_batches_is_told_how_many_it_needs():
+    finding = judge(micro_batches=1, schedule="zb-h1")
+    assert finding.verdict is Verdict.FAIL
+    assert "use at least 9 micro-batches (global batch 18) for 10.0 %; 4 would do for 25.0 %" in finding.remedy

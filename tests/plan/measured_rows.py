@@ -9,7 +9,8 @@ from preflight.formats import read_toml
 from preflight.model import Job, Memory, ModelShape, Parallel, Training
 from preflight.model.units import GIB
 from preflight.plan.estimate import count_micro_batches
-from preflight.plan.memory import estimate_memory
+from preflight.plan.memory import estimate_memory, stage_memory
+from preflight.plan.memory_setup import resolve
 from preflight.plan.shape import count_parameters
 from preflight.plan.transient import outside_bytes
 from tests.plan.shapes import SHAPES
@@ -18,12 +19,13 @@ FOLDER = Path(__file__).parent / "rows" / "memory"
 
 
 class Row(NamedTuple):
-    """One measured row. `measured_gib` None: it ran out of memory. `kind`: "allocated" or "reserved" by torch, or all of the "device"."""
+    """One measured row. `measured_gib` None: it ran out of memory. `kind`: "allocated" or "reserved" by torch, or all of the "device". `stage`: "fullest" or "last", whose GPUs were read."""
 
     table: str
     name: str
     use: str
     kind: str
+    stage: str
     capacity_gib: float
     measured_gib: float | None
     job: Job
@@ -33,7 +35,12 @@ class Row(NamedTuple):
     def memory(self) -> Memory:
         """Our estimate."""
         micro_batches = count_micro_batches(self.job, self.degrees["dp"])
-        memory = estimate_memory(self.job, self.degrees, micro_batches)
+        if self.stage == "last":
+            setup = resolve(self.job, self.degrees, micro_batches)
+            assert setup is not None
+            memory = stage_memory(self.job, self.degrees, setup, self.degrees["pp"] - 1)
+        else:
+            memory = estimate_memory(self.job, self.degrees, micro_batches)
         assert memory is not None
         return memory
 
@@ -92,6 +99,7 @@ def _row(table: str, document: dict[str, Any], row: dict[str, Any]) -> Row:
         name=name,
         use=row["use"],
         kind=document["kind"],
+        stage=document["stage"],
         capacity_gib=document["gpu_memory_gib"],
         measured_gib=measured,
         job=Job(source=f"{table}.toml", model=model, parallel=parallel, training=training),
