@@ -31,18 +31,19 @@ def find_blocks(groups: Mapping[str, Sequence[Sequence[int]]], axes: Sequence[st
     import numpy as np
 
     labels = np.arange(nodes)
-    edges = [np.empty((0, 2), dtype=np.int64)]
+    edges = [np.empty(0, dtype=np.int64)]  # first position x nodes + another position of the same group
     for axis in axes:
         if groups.get(axis):
-            members = np.asarray(groups[axis]) // per_node  # (groups, degree): the position of each member
-            first = np.broadcast_to(members[:, :1], members.shape)
-            edges.append(np.unique(np.stack([first.ravel(), members.ravel()], axis=1), axis=0))
-    ends = np.concatenate(edges)
+            members = (
+                np.asarray(groups[axis], dtype=np.int64) // per_node
+            )  # (groups, degree): the position of each member
+            edges.append(np.unique(members[:, :1] * nodes + members))
+    first, other = np.divmod(np.concatenate(edges), nodes)
     while True:  # the smallest number spreads through a block
-        low = np.minimum(labels[ends[:, 0]], labels[ends[:, 1]])
+        low = np.minimum(labels[first], labels[other])
         spread = labels.copy()
-        np.minimum.at(spread, ends[:, 0], low)
-        np.minimum.at(spread, ends[:, 1], low)
+        np.minimum.at(spread, first, low)
+        np.minimum.at(spread, other, low)
         spread = spread[spread]
         if (spread == labels).all():
             return labels
@@ -66,7 +67,7 @@ def arrange(
     racks: Labels,
     wide: Sequence[str],
 ) -> tuple[int, ...] | None:
-    """For each position in the order of nodes the index of the node to put there. None: the layout's blocks don't nest evenly.
+    """For each position in the order of nodes the index of the node to put there. None: blocks don't nest evenly, or nothing is known that nodes share.
 
     `domains`, `leaves`, `racks`: of each node, by its present index. `wide`: the axes to keep near each other after tp, cp and ep.
     """
@@ -83,15 +84,16 @@ def arrange(
         if size is None:
             return None
         scope = next((labels for labels in scopes if size <= max(Counter(labels).values())), None)
-        if size in (below, num) or scope is None:
+        if size in (below, num):
             continue
         keys.append(blocks)
-        levels.append(Level(scope, size // below))
-        below = size
-    if not levels:
+        if scope is not None:  # a block larger than any leaf is only kept together
+            levels.append(Level(scope, size // below))
+            below = size
+    if not scopes:
         return None
     positions = np.lexsort((np.arange(num), *keys))  # the last key, the widest block, counts most
-    packed = pack(levels, num, [scope for scope in reversed(scopes) if scope is not levels[0].labels])
+    packed = pack(levels, num, scopes[::-1])
     order = np.empty(num, dtype=np.int64)
     order[positions] = packed
     return tuple(order.tolist())

@@ -40,10 +40,11 @@ def advise_placement(job: Job, plan: Plan, judged: Judged, *, topology: Topology
     """
     situation = situation_of(job, plan, topology)
     before = outcome_of(plan, situation.topology, judged)
-    found = [Found((candidate.change,), after) for candidate, after in _try_all(situation, before, judged)]
+    tried = _try_all(situation, before, judged)
+    found = [Found((candidate.change,), after) for candidate, after in tried]
     wanted = frozenset[str]().union(*(helped_checks(before, one.after) for one in found))
     if not any(is_complete(one.after, wanted) and not one.after.problems for one in found):
-        together = _together(situation, before, judged, wanted)
+        together = _together(situation, tried, judged, wanted)
         if together is not None and all(badness(together.after)[:-1] < badness(one.after)[:-1] for one in found):
             found.append(together)
             wanted |= contented_checks(before, together.after)
@@ -75,13 +76,16 @@ def _try_all(situation: Situation, before: Outcome, judged: Judged) -> list[tupl
     return tried
 
 
-def _together(situation: Situation, before: Outcome, judged: Judged, wanted: frozenset[str]) -> Found | None:
+def _together(
+    situation: Situation, tried: Sequence[tuple[Candidate, Outcome]], judged: Judged, wanted: frozenset[str]
+) -> Found | None:
     """The best single changes with more added to them, until nothing is left or nothing helps; the best of these, None if nothing could be added.
 
     Changes that write a file come last, since the file holds for the nodes of the moment.
     """
-    firsts = _try_all(situation, before, judged)
-    firsts.sort(key=lambda one: (one[0].cost >= LAYOUT_COST, one[0].change.filename is not None, badness(one[1])))
+    firsts = sorted(
+        tried, key=lambda one: (one[0].cost >= LAYOUT_COST, one[0].change.filename is not None, badness(one[1]))
+    )
     best: Found | None = None
     for first in firsts[:MAX_STARTS]:
         found = _extended(situation, first, judged)
@@ -108,18 +112,26 @@ def _extended(situation: Situation, first: tuple[Candidate, Outcome], judged: Ju
 
 
 def _undominated(advices: Sequence[Advice]) -> Iterator[Advice]:
-    """Without partial repairs where a complete one is there, without one that says what another said, and with the best one of each kind."""
-    complete = any(advice.complete for advice in advices)
+    """What is worth reading, of advices that come smallest change first.
+
+    Complete repairs, the best of each kind, if there is one; else each partial one that reaches more than the smaller ones.
+    """
+    complete = [advice for advice in advices if advice.complete]
+    if not complete:
+        reached: list[tuple[float, ...]] = []
+        for advice in advices:
+            if all(_reach(advice) < known for known in reached):
+                reached.append(_reach(advice))
+                yield advice
+        return
     best: dict[tuple[str, ...], Advice] = {}
-    for advice in advices:
-        if complete and not advice.complete:
-            continue
+    for advice in complete:
         known = best.get(advice.kinds)
         if known is None or _reach(advice) < _reach(known):
             best[advice.kinds] = advice
     said: set[tuple[str, str]] = set()
     for advice in best.values():
-        words = (advice.paste, str(advice.files))
+        words = (advice.paste, str(advice.files))  # two ways may come to the same file
         if words not in said:
             said.add(words)
             yield advice

@@ -54,3 +54,11 @@ def test_inner_blocks_stay_in_domains_and_outer_ones_under_leaves():
 def test_without_domains_or_leaves_there_is_nothing_to_arrange():
     names = tuple("abcd")
     assert arrange({"tp": [(0, 1)]}, 1, domains=names, leaves=(None,) * 4, racks=(None,) * 4, wide=()) is None
+
+
+def test_a_block_larger_than_a_leaf_lies_under_as_few_leaves_as_can_be():
+    groups = {"tp": [(i,) for i in range(8)], "dp": [(0, 1, 2, 3), (4, 5, 6, 7)]}
+    leaves = ("w", "x", "y", "z") * 2
+    order = arrange(groups, 1, domains=tuple("abcdefgh"), leaves=leaves, racks=(None,) * 8, wide=("dp",))
+    assert order is not None
+    assert [len({leaves[order[rank]] for rank in group}) for group in groups["dp"]] == [2, 2]
