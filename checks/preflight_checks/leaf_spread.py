@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from preflight.model import Check, Evidence, Finding, Part, Plan, Verdict
+from preflight.model.axis_findings import worst_allowed
 from preflight.model.crossing import cost_of, cost_text, subject_of, where_text
 from preflight.model.domains import Domains
 from preflight.model.hostlist import fold
@@ -23,16 +24,23 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     plan = evidence.plan
     if plan is None:
         return
+    verdict = worst_allowed(evidence, NAME, Verdict.WARN)
     for axis, footprint in plan.footprints.items():
         for tier, now, then in (
             ("leaf", footprint.leaves, footprint.leaves_in_order),
             ("rack", footprint.racks, footprint.racks_in_order),
         ):
             if now is not None and then is not None:
-                yield from _judge_tier(plan, axis, tier, now, then)
+                yield from _judge_tier(plan, axis, tier, now, then, verdict=verdict)
 
 
-def _judge_tier(plan: Plan, axis: str, tier: str, now: Sequence[int], then: Sequence[int]) -> Iterator[Finding]:
+def _judge_tier(
+    plan: Plan, axis: str, tier: str, now: Sequence[int], then: Sequence[int], *, verdict: Verdict
+) -> Iterator[Finding]:
+    if now == then and 0 not in now:  # the usual case, and there may be 65,536
+        subject = subject_of(axis, range(len(now)))
+        yield Finding(check=NAME, subject=subject, verdict=Verdict.PASS, observed=_spread(now, tier))
+        return
     known = [index for index, number in enumerate(now) if number and then[index]]  # 0: not known for some node
     if not known:
         return
@@ -51,7 +59,7 @@ def _judge_tier(plan: Plan, axis: str, tier: str, now: Sequence[int], then: Sequ
     yield Finding(
         check=NAME,
         subject=subject_of(axis, worse),
-        verdict=Verdict.WARN,
+        verdict=verdict,
         observed=f"{observed}; {subject_of(axis, worse[:1])}: {where_text(plan, ranks)}, {_PLURAL[tier]} {fold(seen)}"
         + (f"; {cost}" if cost else ""),
         expected=f"no more {_PLURAL[tier]} than with the nodes listed {tier} by {tier}",

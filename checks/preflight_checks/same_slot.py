@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from preflight.model import Check, Evidence, Finding, Part, Plan, Verdict
+from preflight.model.axis_findings import worst_allowed
 from preflight.model.crossing import ranks_text, subject_of, where_text
 
 NAME = "same_slot"
@@ -27,7 +28,8 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         judged = [i for i, nodes in enumerate(footprint.nodes) if nodes == len(plan.groups[axis][i]) > 1]
         if judged:
             bad = [index for index in judged if footprint.slots[index] > 1]
-            yield _different(plan, axis, bad, len(judged)) if bad else _same(axis, judged)
+            verdict = worst_allowed(evidence, NAME, Verdict.WARN)
+            yield _different(plan, axis, bad, len(judged), verdict) if bad else _same(axis, judged)
 
 
 def _same(axis: str, judged: Sequence[int]) -> Finding:
@@ -35,7 +37,7 @@ def _same(axis: str, judged: Sequence[int]) -> Finding:
     return Finding(check=NAME, subject=subject_of(axis, judged), verdict=Verdict.PASS, observed=observed)
 
 
-def _different(plan: Plan, axis: str, bad: list[int], num_judged: int) -> Finding:
+def _different(plan: Plan, axis: str, bad: list[int], num_judged: int, verdict: Verdict) -> Finding:
     slots = plan.placement.local_ranks
     others: list[int] = []
     for index in bad:
@@ -47,7 +49,7 @@ def _different(plan: Plan, axis: str, bad: list[int], num_judged: int) -> Findin
     return Finding(
         check=NAME,
         subject=subject_of(axis, bad),
-        verdict=Verdict.WARN,
+        verdict=verdict,
         observed=f"{len(bad)} of {num_judged} groups with one rank per node change the GPU slot at ranks "
         f"{ranks_text(sorted(set(others)))}; {subject_of(axis, bad[:1])}: {where_text(plan, first)}: {shown}",
         expected="one GPU slot per group, so that its traffic keeps to one rail",

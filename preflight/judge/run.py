@@ -5,7 +5,7 @@ silence becomes SKIP. `[rules]` of the plan file are applied here, so that no ch
 
 What a rule does: severity "off" skips the check; "warn" turns its FAIL into WARN and makes it advisory, since missing
 evidence must not weigh more than bad evidence; "fail" lets it say FAIL, which is the default. "fail" doesn't raise WARN to
-FAIL: a WARN may mean "too noisy to judge". `need` overrides the check's own.
+FAIL: a WARN may mean "too noisy to judge". Placement rules whose WARN is certain (cp_in_nvlink_domain, leaf_spread, ...) raise it themselves. `need` overrides the check's own.
 """
 
 import re

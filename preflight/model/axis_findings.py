@@ -111,8 +111,8 @@ def _judge_rest(asked: Question, rest: Sequence[int], state: State, *, like: int
     footprint = plan.footprints.get(asked.axis)
     span = ""
     if footprint is not None:
-        span = f", each on {span_text([footprint.nodes[index] for index in rest], 'node')}"
-        numbers = [footprint.domains[index] for index in rest]
+        span = f", each on {span_text(_chosen(footprint.nodes, rest), 'node')}"
+        numbers = _chosen(footprint.domains, rest)
         if state == "apart" and plan.placement.domains is not None and all(numbers):
             span += f" in {span_text(numbers, 'NVLink domain')}"
     alike = {"apart": "no NVLink between them", "pcie": "they talk over PCIe"}.get(state, "NVLink domain not known")
@@ -124,6 +124,12 @@ def _judge_rest(asked: Question, rest: Sequence[int], state: State, *, like: int
     return _finding(
         asked, rest, state, observed + _cost(asked, rest[0]), change._replace(text=f"{first}: {change.text}")
     )
+
+
+def _chosen(numbers: Sequence[int], indexes: Sequence[int]) -> set[int]:
+    """The different numbers at these ascending places."""
+    first, last = indexes[0], indexes[-1] + 1
+    return set(numbers[first:last] if last - first == len(indexes) else [numbers[index] for index in indexes])
 
 
 def _cost(asked: Question, index: int) -> str:

@@ -1,7 +1,7 @@
 """What it costs a group to leave its NVLink domain, and the words for it (pure; the placement checks need it)."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -87,7 +87,8 @@ def where_text(plan: Plan, ranks: Sequence[int], domains: Domains | None = None)
     names = [name for name in sizes if name is not None]
     if len(sizes) < 2 or set(names) <= set(nodes) or len(names) < 2:
         return text
-    shown = " and ".join(f"{name} ({sizes[name]} ranks)" for name in names[:2]) if len(names) == 2 else fold(names)
+    two = [f"{name} ({sizes[name]} rank{'s' if sizes[name] > 1 else ''})" for name in names[:2]]
+    shown = " and ".join(two) if len(names) == 2 else fold(names)
     return f"{text}, in {len(names)} NVLink domains, {shortened(shown)}"
 
 
@@ -116,7 +117,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
 
 
-def span_text(numbers: Sequence[int], noun: str) -> str:
+def span_text(numbers: Collection[int], noun: str) -> str:
     """How many nodes or domains several groups touch: "2 nodes", "2 to 8 domains"."""
     low, high = min(numbers), max(numbers)
     count = str(low) if low == high else f"{low} to {high}"

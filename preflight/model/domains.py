@@ -110,6 +110,8 @@ class Domains:
                 found[self._state(ranks)].append(index)
         elif footprint.domains.count(1) == len(groups):  # nearly always, and there may be 65,536
             return AxisDomains(tuple(range(len(groups))), (), (), ())
+        elif not footprint.domains.count(1) and not footprint.domains.count(0):
+            return AxisDomains((), tuple(range(len(groups))), (), ())
         else:
             for index, number in enumerate(footprint.domains):
                 # 0: unknown for some member, and the others may still be known to be apart

@@ -91,7 +91,7 @@ def test_spans():
 def test_places_name_domains_only_where_they_are_not_the_nodes():
     domains = domains_with(names="aabb")
     assert where_text(domains.plan, (0, 1, 2), domains) == (
-        "ranks 0-2 on 3 nodes, node[0-2], in 2 NVLink domains, a (2 ranks) and b (1 ranks)"
+        "ranks 0-2 on 3 nodes, node[0-2], in 2 NVLink domains, a (2 ranks) and b (1 rank)"
     )
     assert where_text(domains.plan, (0, 1), domains) == "ranks 0-1 on 2 nodes, node[0-1]"
     plain = make_plan()

@@ -1,10 +1,13 @@
 """From switches and their children to the path of switches above each node; and the small readers that all topology files share."""
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from preflight.errors import ConfigError
 from preflight.model.hostlist import MAX_NODES, unfold
+
+_PLAIN = re.compile(r"[\w.:-]+")  # a single name, as most lines of a table have
 
 
 class Switch(NamedTuple):
@@ -24,7 +27,8 @@ def names_in(text: object, source: str, where: str) -> tuple[str, ...]:
         if not isinstance(part, str | int) or isinstance(part, bool):
             raise ConfigError(source, f"{where}: {str(part)[:80]!r} is not a list of names such as n[01-08]")
         try:
-            names += unfold(str(part))
+            name = str(part)
+            names += [name] if _PLAIN.fullmatch(name) else unfold(name)
         except ValueError as error:
             raise ConfigError(source, f"{where}: {error}") from error
         if len(names) > MAX_NODES:
