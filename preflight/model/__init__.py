@@ -4,7 +4,7 @@ from preflight.model.advice import Advice, Change, LayoutAdvice, Tally
 from preflight.model.bandwidth import Collective, busbw_factor
 from preflight.model.base import Noun, Strict, from_json, to_json
 from preflight.model.comparison import Comparison, StepGap, Suspect, TermChange
-from preflight.model.estimate import Checkpoint, Estimate, Memory, MemoryLine, MemoryPart, StepTime, Traffic
+from preflight.model.estimate import Checkpoint, Estimate, Memory, MemoryGap, MemoryLine, MemoryPart, StepTime, Traffic
 from preflight.model.evidence import Baseline, BaselineEntry, Evidence, Incident, Settings
 from preflight.model.finding import Answer, Check, CheckRun, Finding, Part, Verdict
 from preflight.model.inventory import Ancestor, Gpu, GpuPeer, Inventory, Link, Nic, Node, Problem
@@ -75,6 +75,7 @@ __all__ = [
     "Link",
     "Measurement",
     "Memory",
+    "MemoryGap",
     "MemoryLine",
     "MemoryPart",
     "Mode",
