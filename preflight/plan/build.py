@@ -14,6 +14,7 @@ from preflight.plan.footprint import add_topology, find_footprints
 from preflight.plan.layout import MAX_WORLD_SIZE, lay_out
 from preflight.plan.placement import launch_gpus_per_node, launch_hosts, predict_placement
 from preflight.plan.profiles import find_profile
+from preflight.plan.regular import regular_footprints
 
 
 def build_plan(
@@ -38,7 +39,9 @@ def build_plan(
     world_size, num_nodes = len(placement.node_ranks), len(placement.nodes)
     per_node = max(Counter(placement.node_ranks).values())
     layout = lay_out(job, nodes=num_nodes, gpus_per_node=per_node, world_size=world_size)
-    footprints = find_footprints(placement, layout.groups)
+    footprints = regular_footprints(placement, layout.patterns)
+    rest = {axis: groups for axis, groups in layout.groups.items() if axis not in footprints}
+    footprints |= find_footprints(placement, rest)
     plan = Plan(
         job=job,
         world_size=world_size,
