@@ -50,7 +50,7 @@ def keep_together(domains: Domains, axis: str, ranks: Sequence[int]) -> Remedy:
         return _lower(axis, size, smallest)
     if not plan.placement.is_block:
         remedy = _by_launcher(plan, axis, ranks, fits=smallest % unit == 0)
-    elif unit > size and any(bound % unit for bound in domains.different_sizes):
+    elif unit > max(size, smallest):
         remedy = _order_or_degree(plan, axis, ranks, smallest)
     elif len(workers) > 1:
         uneven = " or ".join(map(str, workers))
@@ -61,7 +61,8 @@ def keep_together(domains: Domains, axis: str, ranks: Sequence[int]) -> Remedy:
         text = f"list the nodes of each NVLink domain one after another: {how}"
         remedy = Remedy(text, _plan_part("launch.hosts"))
     else:
-        remedy = _segment(domains, unit) or _lower(axis, size, smallest)
+        by_degree = _order_or_degree(plan, axis, ranks, smallest) if unit > size else _lower(axis, size, smallest)
+        remedy = _segment(domains, unit) or by_degree
     return remedy
 
 

@@ -135,6 +135,13 @@ def test_cp_beyond_the_node_is_a_warning_with_its_cost_and_what_would_fit():
     assert "cp 2 x 8 ranks of tp = 16, but an NVLink domain has 8" in findings[0].remedy
 
 
+def test_cp_that_fits_but_meets_the_border_of_two_domains_needs_segments():
+    findings = said(cp_in_nvlink_domain, trays(9, 7, tp=4, cp=2))
+    assert {f.subject: f.verdict for f in findings}["cp16"] is Verdict.WARN
+    assert "--segment=2" in findings[0].remedy
+    assert findings[0].blames == Part(kind="plan", name="launch.segment")
+
+
 def test_cp_inside_the_node_passes():
     assert {f.verdict for f in said(cp_in_nvlink_domain, make_plan(tp=4, cp=2, pp=4))} == {Verdict.PASS}
     assert said(cp_in_nvlink_domain, make_plan(tp=8, pp=4)) == []
