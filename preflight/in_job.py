@@ -33,10 +33,8 @@ DEADLINE_S = 60.0  # ranks reach the first line of a script within seconds of on
 GRACE_S = 10.0  # what ranks other than 0 wait longer, so that rank 0's answer about a missing rank reaches them
 DRIVER_S = 10.0  # for the GPU driver of a node; the answer is then "not known"
 MAX_SHOWN = 5  # broken rules that the text names
-MAX_ERROR, MAX_REASON = (
-    400,
-    12_000,
-)  # letters: below probe.gather.ROW_BYTES and ANSWER_BYTES even where each takes more than a byte
+# letters: less than half of probe.gather.ROW_BYTES and ANSWER_BYTES, since JSON doubles some
+MAX_ERROR, MAX_REASON = 400, 7000
 ROOT = Path("/")
 
 PlanLike = str | Path | Job | Plan

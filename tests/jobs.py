@@ -1,5 +1,6 @@
 """A small training job: real processes under an initialised torch.distributed over gloo, forked from one process that has imported torch."""
 
+import contextlib
 import json
 import os
 import signal
@@ -77,10 +78,8 @@ def run_job(size: int, folder: Path, body: str, *, timeout_s: float = 100, **env
     try:
         out, err = process.communicate(timeout=timeout_s)
     finally:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.wait()
     said = [json.loads(line) for line in out.splitlines()]
     assert said, err.decode()

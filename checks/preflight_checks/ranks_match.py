@@ -1,7 +1,8 @@
 """The ranks are where the plan file's launcher was expected to put them.
 
 A plan is judged, and its job written, for one map from ranks to nodes. If the launcher makes another one, whatever was found out about the first is worth
-nothing: the collected map is judged by all other checks, and this one says that it is not the one that was meant. Nothing to judge where the
+nothing: the collected map is judged by all other checks, and this one says that it is not the one that was meant. A prediction that was not certain
+(Placement.doubt) only warns. Nothing to judge where the
 placement was not measured, or where the plan file names no launcher.
 """
 
@@ -27,8 +28,9 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     yield Finding(
         check=NAME,
         subject="placement",
-        verdict=Verdict.FAIL,
-        observed=difference.text,
+        verdict=Verdict.WARN if plan.predicted.doubt else Verdict.FAIL,
+        observed=difference.text
+        + (f"; the prediction was not certain: {plan.predicted.doubt}" if plan.predicted.doubt else ""),
         expected=expected,
         remedy="make [launch] of the plan file say how the job is really started (hosts in the order of the allocation, distribution, rendezvous), "
         f"or start it so; first rank to look at: {difference.rank}",

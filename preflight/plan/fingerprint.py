@@ -16,6 +16,7 @@ import json
 import sys
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -45,14 +46,13 @@ def same_layout(one: str, other: str) -> bool:
 
 
 def _layout_half(plan: Plan) -> str:
-    parallel = msgspec.to_builtins(plan.job.parallel)
-    training = msgspec.to_builtins(plan.job.training)
+    parallel, training = _told(plan.job.parallel), _told(plan.job.training)
     if plan.estimate.micro_batches is not None:
         # micro_batches = 32, or the global batch from which 32 follow: one thing
         training.pop("global_batch_size", None)
         training["micro_batches"] = plan.estimate.micro_batches
     content = {
-        "model": msgspec.to_builtins(plan.job.model),
+        "model": _told(plan.job.model),
         "training": training,
         "parallel": {key: parallel[key] for key in _PARALLEL if key in parallel},
         "degrees": {axis: plan.degrees[axis] for axis in _DEGREES if plan.degrees.get(axis, 1) != 1},
@@ -61,6 +61,12 @@ def _layout_half(plan: Plan) -> str:
     }
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:HALF_DIGITS]
+
+
+def _told(section: msgspec.Struct) -> dict[str, Any]:
+    """The keys that differ from their defaults. (msgspec's own omit_defaults compares texts by identity.)"""
+    values = {field.name: (getattr(section, field.name), field.default) for field in msgspec.structs.fields(section)}
+    return {name: msgspec.to_builtins(value) for name, (value, default) in values.items() if value != default}
 
 
 def _placement_half(placement: Placement) -> str:
