@@ -137,6 +137,8 @@ def _expert_rows(job: Job, degrees: Mapping[str, int], step: _Step) -> Iterator[
     text = f"{tokens} tokens x top-{top} x {step.hidden}" + (f" x {factor:g} (padding or skew)" if factor > 1 else "")
     again = 1 + (training.recompute == "full")
     dispatch, ep = training.dispatch_bytes or step.element, degrees["ep"]
+    # DualPipe is built to send one micro-batch's tokens while it computes another's (DeepSeek-V3 report, section 3.2.1)
+    cover: Cover = "micro_batches" if schedule_of(job) == "dualpipe" else ""
     yield Row(
         "ep",
         ep,
@@ -145,6 +147,7 @@ def _expert_rows(job: Job, degrees: Mapping[str, int], step: _Step) -> Iterator[
         again * calls,
         dispatch * elements,
         f"{text} x {dispatch} bytes",
+        cover,
     )
     text += f" x {step.element} bytes"
     combine = (1 + again) + 1  # back from the experts, and both again for gradients
@@ -156,6 +159,7 @@ def _expert_rows(job: Job, degrees: Mapping[str, int], step: _Step) -> Iterator[
         combine * calls,
         step.element * elements,
         text,
+        cover,
     )
     etp = degrees.get("etp", 1)
     if etp > 1:

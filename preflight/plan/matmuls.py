@@ -10,6 +10,9 @@ from typing import NamedTuple
 from preflight.model import Job, ModelShape
 from preflight.plan.defaults import element_bytes, sequence_parallel
 
+# Elements read or written per element of a routed token: sorted by rank before it is sent, by expert after it came, and both undone on the way back
+_PERMUTATION_PASSES = 8
+
 
 class Matmul(NamedTuple):
     """`times` products of a (rows, inner) with an (inner, columns) matrix on one GPU."""
@@ -104,7 +107,7 @@ def layer_work(job: Job, degrees: Mapping[str, int], *, with_experts: bool = Fal
     assert training.seq_length is not None
     h = model.hidden_size
     projections, qk, v = _attention_matmuls(model, rows, t)
-    mlp, mlp_width = _experts(job, degrees, rows) if with_experts else _mlp(model, rows, t)
+    mlp, mlp_width, routed = _experts(job, degrees, rows) if with_experts else (*_mlp(model, rows, t), 0.0)
     scores = rows * training.seq_length * (model.attention_heads or 0) / t
     size = element_bytes(job)
     split = t if sequence_parallel(job, t) else 1  # norms and residuals are split along the sequence, or repeated
@@ -113,6 +116,7 @@ def layer_work(job: Job, degrees: Mapping[str, int], *, with_experts: bool = Fal
         attention_flops=2 * rows * training.seq_length * (qk + v) / t,
         scores=0 if training.attention == "flash" else scores,
         moved_bytes=size * (rows * h * _residual_passes(job) / split + mlp_width * _mlp_passes(job))
+        + size * routed * h * _PERMUTATION_PASSES
         + (0 if model.dropout else size * rows * (qk + v) / t * _rope_passes(job)),
     )
 
@@ -138,8 +142,9 @@ def _mlp(model: ModelShape, rows: float, tp: int) -> tuple[tuple[Matmul, ...], f
     return (Matmul(rows, f * (2 if model.gated_mlp else 1) / tp, h), Matmul(rows, h, f / tp)), rows * f / tp
 
 
-def _experts(job: Job, degrees: Mapping[str, int], rows: float) -> tuple[tuple[Matmul, ...], float]:
-    """Products of the routed and shared experts on the most loaded rank (expert_skew, capacity_factor), and the elements of their widened activations.
+def _experts(job: Job, degrees: Mapping[str, int], rows: float) -> tuple[tuple[Matmul, ...], float, float]:
+    """Products of the routed and shared experts on the most loaded rank (expert_skew, capacity_factor), the elements of their widened activations, and
+    the tokens it gets.
 
     A rank sends its tokens (1/t of them under sequence parallelism) to top-k experts and gets as many back, times etp, each GPU holding
     1/etp of every one of its experts.
@@ -165,7 +170,7 @@ def _experts(job: Job, degrees: Mapping[str, int], rows: float) -> tuple[tuple[M
         shared = model.shared_ffn_size / t
         matmuls += [Matmul(rows, shared * wide, h), Matmul(rows, h, shared)]
         width += rows * shared
-    return tuple(matmuls), width
+    return tuple(matmuls), width, routed
 
 
 def _fused(job: Job) -> bool:

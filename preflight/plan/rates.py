@@ -14,11 +14,10 @@ from preflight.model import Hardware, Precision, Profile
 NVLINK_SHARE = 0.80
 # NCCL's network constant: 12 GB/s of each 100 Gb/s; published point-to-point rates are 46 to 49 of 50 GB/s
 NIC_SHARE = 0.96
-# Large matrix products reach 86 % of A100's and 80 % of H100's peak (see their profiles); the lower one where a profile has no measured rate.
-# fp8 on H100: 1382 of 1979 TFLOP/s (cuBLASLt, 32768 squared, Azure's published results of ND H100 v5)
+# Large matrix products reach 86 % of A100's and 80 % of H100's peak in bf16 and 70 % in fp8 (see their profiles); these where a profile has no measured rate
 MATMUL_SHARE = {"fp32": 0.80, "bf16": 0.80, "fp16": 0.80, "fp8": 0.70}
-# Kernels that only read and write reach this share of the memory's rate: H100 copies at 2.90 of 3.35 TB/s (the same results), and a kernel
-# of a few operations a little less. Not fitted to any run.
+# Kernels that only read and write reach this share of the memory's rate: A100 copies at 1.61 of 2.04 TB/s, H100 at 2.90 of 3.35, H200 at 4.01 of 4.8 (Azure's
+# published results of ND A100 v4, H100 v5, H200 v5). Not fitted to any run.
 MEMORY_SHARE = 0.80
 
 

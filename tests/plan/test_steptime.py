@@ -51,6 +51,12 @@ def test_sc21_s_ten_rows_are_met_within_3_percent_on_average():
     assert max(abs(row.error) for row in rows) <= 0.06
 
 
+def test_sc21_s_scaling_of_two_models_is_met_within_2_percent_row_by_row():
+    rows = step_rows("sc21_table2")
+    assert len(rows) == 6
+    assert max(abs(row.error) for row in rows) <= 0.02
+
+
 def test_the_micro_batches_assumed_for_sc21_are_the_fastest_by_this_estimate():
     document = read_toml(FOLDER / "step_sc21.toml")
     for row in document["rows"]:
