@@ -1,8 +1,9 @@
-"""memory_fit catches a training state that GPUs can't hold, and leaves alone one that leaves room."""
+"""memory_fit catches jobs that GPUs can't hold, and leaves alone those that leave room: by the estimate where there is one, else by the training state."""
 
+import msgspec
 import pytest
 
-from preflight.model import Evidence, Finding, Inventory, Node, Rule, Settings, Verdict
+from preflight.model import Evidence, Finding, Inventory, Memory, MemoryLine, Node, Rule, Settings, Verdict
 from preflight_checks.memory_fit import CHECK
 from tests.builders import make_evidence, make_gpu, make_inventory, make_plan
 
@@ -90,3 +91,65 @@ def test_nothing_is_judged_where_a_run_without_gpus_is_meant():
 
     assert findings(make_evidence(plan=make_plan(), settings=Settings(cpu_declared=True))) == []
     assert findings(make_evidence(plan=make_plan(gpu=None, backend="auto"))) == []
+
+
+def judge_estimate(total_gb: float, capacity_gb: int = 80, *, limits: dict[str, float] | None = None, **job) -> Finding:
+    """An estimate of that total in place of the plan's own, most of it activations; its band is 12 %."""
+    plan = make_plan(**{"tp": 8, "pp": 4, "gpu_memory_bytes": capacity_gb * 10**9, **job})
+    sizes = {"parameters": 4.0, "gradients": 9.0, "optimizer": 13.0, "buffers": 1.0, "reserve": 5.0}
+    sizes["activations"] = total_gb - sum(sizes.values())
+    memory = Memory(
+        stage=0,
+        lines=tuple(MemoryLine(part=part, size_bytes=round(gb * 1e9), formula="") for part, gb in sizes.items()),
+        error_share=0.12,
+        error_source="measured rows",
+        not_modelled=("CUDA graphs",),
+    )
+    plan = msgspec.structs.replace(plan, estimate=msgspec.structs.replace(plan.estimate, memory=memory))
+    if limits:
+        rules = {"memory_fit": Rule(limits=limits)}
+        plan = msgspec.structs.replace(plan, job=msgspec.structs.replace(plan.job, rules=rules))
+    [finding] = CHECK.judge(make_evidence(plan=plan))
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("total_gb", "verdict"),
+    [(60, Verdict.PASS), (71.4, Verdict.PASS), (71.5, Verdict.WARN), (80, Verdict.WARN), (80.1, Verdict.FAIL)],
+)
+def test_an_estimate_above_the_memory_fails_and_one_whose_band_reaches_it_warns(total_gb, verdict):
+    assert judge_estimate(total_gb).verdict is verdict
+
+
+def test_an_estimate_shows_its_lines_its_band_and_what_it_leaves_out():
+    finding = judge_estimate(60)
+    assert (
+        "estimate 60.0 GB of 80.0 GB per GPU (as planned, stage 0): parameters 4.00 GB, gradients 9.00 GB"
+        in finding.observed
+    )
+    assert "not counted: CUDA graphs" in finding.observed
+    assert finding.expected == "estimate + 12 % below the memory of a GPU (measured rows)"
+    assert (finding.remedy, finding.blames) == ("", None)
+
+
+def test_an_estimate_that_does_not_fit_is_told_what_saves_most():
+    finding = judge_estimate(90)
+    assert finding.remedy == (
+        'recompute = "full", or sequence_parallel = true, or zero_stage = 1 (optimizer state shared by 2 ranks), or raise tp x pp above 32'
+    )
+
+
+def test_savings_that_are_in_use_are_not_proposed():
+    finding = judge_estimate(90, zero_stage=1, sequence_parallel=True, dp=2, training={"recompute": "full"})
+    assert finding.remedy == "raise tp x pp above 32"
+
+
+def test_the_band_can_be_widened():
+    assert judge_estimate(60, limits={"warn_error_bands": 3.0}).verdict is Verdict.WARN
+
+
+def test_a_plan_with_a_shape_is_judged_by_its_own_estimate():
+    shape = {"ffn_size": 28672, "attention_heads": 64, "kv_heads": 8, "vocab_size": 128256}
+    finding = judge(model=shape, zero_stage=1, sequence_parallel=True)
+    assert finding.verdict is Verdict.PASS
+    assert "activations" in finding.observed
