@@ -21,20 +21,22 @@ def read_input(plan: Path | None, from_files: Sequence[Path], *, advise: bool) -
     if (plan is None) == (not from_files):
         raise UsageError("give a PLAN file, or --from FILE once or more, not both")
     if plan is not None:
-        return read_job(plan, need_parallel=not advise), None
+        return read_job(plan, need_layout=not advise), None
     from preflight.plan.importers import import_files
 
     imported = import_files(from_files)
     source = ",".join(readable(str(path)) for path in from_files)
-    return job_of(imported.document, source, need_parallel=not advise), imported
+    return job_of(imported.document, source, need_layout=not advise), imported
 
 
 def override(job: "Job", launch: Mapping[str, Any]) -> "Job":
     """The job with what the command line says of the launch; what it leaves out (None) stays.
 
-    A launcher or a distribution of the command line replaces what the plan file says of the other one's details.
+    With another launcher, what the plan file says of its own one's ways (its distribution, its hostfile, ...) goes.
     """
     import msgspec
+
+    from preflight.model import Launch
 
     given = {key: value for key, value in launch.items() if value is not None}
     if "hosts" in given:
@@ -46,7 +48,10 @@ def override(job: "Job", launch: Mapping[str, Any]) -> "Job":
             raise UsageError(f"--hosts: {error}") from error
     if not given:
         return job
-    return msgspec.structs.replace(job, launch=msgspec.structs.replace(job.launch, **given))
+    kept = job.launch
+    if given.get("launcher", kept.launcher) != kept.launcher:
+        kept = Launch(hosts=kept.hosts, master=kept.master, topology=kept.topology)
+    return msgspec.structs.replace(job, launch=msgspec.structs.replace(kept, **given))
 
 
 def read_surroundings(job: "Job", ranks: Path | None) -> "tuple[Placement | None, Topology | None]":

@@ -4,10 +4,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from preflight import __version__
 from preflight.judge.run import judge
 from preflight.model import Environment, Evidence, Finding, Job, Placement, Plan, Report, Settings, Topology
 from preflight.plan.build import build_plan
+from preflight.plan.measured import predict_for
 from preflight.plan.planfile import check_rules
 from preflight.plan.profiles import find_profile
 from preflight.registry import load_checks
@@ -43,6 +46,8 @@ class PlanJudge:
         """The plan of a job with the findings about it, as a report without measurements."""
         began_s, began = time.time(), time.perf_counter()
         plan = build_plan(job, topology=self.topology, placement=placement)
+        if placement is not None:
+            plan = msgspec.structs.replace(plan, predicted=predict_for(job, placement, self.topology))
         evidence = self.evidence(plan)
         findings, runs, answer = judge(evidence, self._checks)
         return Report(

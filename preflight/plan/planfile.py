@@ -160,24 +160,24 @@ _FIELDS = {
 _RULE_KEYS = ("severity", "need", "limits")
 
 
-def read_job(path: str | Path, *, need_parallel: bool = True) -> Job:
-    """The job that a plan file describes. Raises ConfigError. `need_parallel` False: it may leave the degrees to us."""
-    return job_of(read_toml(path), readable(str(path)), need_parallel=need_parallel)
+def read_job(path: str | Path, *, need_layout: bool = True) -> Job:
+    """The job that a plan file describes. Raises ConfigError. `need_layout` False: it may leave the degrees to us."""
+    return job_of(read_toml(path), readable(str(path)), need_layout=need_layout)
 
 
-def job_of(document: Mapping[str, Any], source: str, *, need_parallel: bool = True) -> Job:
+def job_of(document: Mapping[str, Any], source: str, *, need_layout: bool = True) -> Job:
     """The job that the content of a plan file describes. `source`: for messages, and where relative paths begin. Raises ConfigError."""
     _refuse_unknown(source, None, document, [*_SECTIONS, "rules"], "section")
     model, parallel, training, hardware, launch = (_read_section(source, name, document) for name in _SECTIONS)
     if "layers" not in model:
         raise ConfigError(source, "is missing", key="model.layers", remedy="write layers = 80 under [model]")
-    if need_parallel and "parallel" not in document:
+    if need_layout and "parallel" not in document:
         raise ConfigError(
             source, "is missing", key="parallel", remedy="write the degrees under [parallel], as in tp = 8"
         )
     if "order" in parallel:
         parallel["order"] = _read_order(source, parallel["order"], ORDERS[parallel.get("framework", "megatron")])
-    if "global_batch_size" in training and "micro_batch_size" not in training:
+    if need_layout and "global_batch_size" in training and "micro_batch_size" not in training:
         raise ConfigError(
             source,
             "is missing, and global_batch_size means nothing without it",

@@ -142,7 +142,7 @@ def group_probe(plan: Plan, group: Group, backend: str, repeat: int) -> Probe:
     if planned is None:
         source = "default: the plan implies no message size"
     elif size == planned:
-        source = "the plan"
+        source = plan.estimate.message_sources.get(group.axis, "the plan")
     else:
         source = f"the plan's {planned} bytes, kept within {smallest} to {largest} on {backend}"
     whole = 4 * len(group.ranks)  # every rank's part is a whole number of 4-byte elements

@@ -22,17 +22,16 @@ def comparison_text(comparison: Comparison, *, width: int = 100) -> str:
 
 
 def measured_memory_text(gaps: Sequence[MemoryGap], *, width: int = 100) -> str:
-    """Each part of the memory: estimated, measured, and what the difference means."""
+    """Each line of the memory, estimated and measured; then which line explains the gap, and how."""
     rows = [["part", "estimated", "measured", "difference"]]
-    rows += [
-        [gap.part, show_bytes(gap.estimated_bytes), show_bytes(gap.measured_bytes), f"{gap.ratio - 1:+.0%}"]
-        for gap in gaps
-        if gap.measured_bytes is not None
-    ]
+    for gap in gaps:
+        measured = "-" if gap.measured_bytes is None else show_bytes(gap.measured_bytes)
+        difference = "-" if gap.gap_bytes is None else f"{gap.gap_bytes / max(gap.estimated_bytes, 1):+.0%}"
+        rows.append([gap.part, show_bytes(gap.estimated_bytes), measured, difference])
     lines = ["Memory, estimated and measured", *columns(rows)]
     for gap in gaps:
         if gap.text:
-            lines += hang(f"{gap.part}  ", gap.text, width=width, indent=2)
+            lines += hang(f"{gap.part}: " if gap.explains else "", gap.text, width=width, indent=2)
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -3,7 +3,7 @@
 Plain strings; the caller knows the terminal's width and whether it wants colour. Everything from elsewhere is cleaned.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from preflight.model import Answer, Evidence, Finding, Report, Verdict
 from preflight.model.hostlist import fold
@@ -28,8 +28,11 @@ def findings_text(findings: Sequence[Finding], *, width: int = 100, color: bool 
         for finding in findings:
             if finding.verdict is verdict:
                 by_check.setdefault(finding.check, []).append(finding)
+        if verdict is Verdict.SKIP:
+            lines += _skipped(by_check, width=width, color=color)
+            continue
         for check, some in by_check.items():
-            if verdict in {Verdict.PASS, Verdict.SKIP}:
+            if verdict is Verdict.PASS:
                 lines.append(_one_line(check, some, width=width, color=color))
             else:
                 lines += _in_full(check, some, width=width, color=color)
@@ -136,13 +139,24 @@ def _incident_lines(evidence: Evidence, *, width: int) -> list[str]:
     return lines
 
 
-def _one_line(check: str, findings: Sequence[Finding], *, width: int, color: bool) -> str:
-    """As in "PASS    tp_in_nvlink_domain: 8 of tp[0-7]"; a single finding, or a SKIP, with its text."""
-    verdict = findings[0].verdict
-    if verdict is Verdict.SKIP:
+def _skipped(by_check: Mapping[str, Sequence[Finding]], *, width: int, color: bool) -> list[str]:
+    """The checks that didn't apply, those with the same reason on one line: "SKIP    gpu_count, reachable: nothing to judge"."""
+    alike: dict[str, list[str]] = {}
+    for check, findings in by_check.items():
         reasons = list(dict.fromkeys(finding.observed for finding in findings))
-        text = reasons[0] + (f" (and {len(reasons) - 1} other reasons)" if len(reasons) > 1 else "")
-    elif len(findings) == 1:
+        more = f" (and {len(reasons) - 1} other reasons)" if len(reasons) > 1 else ""
+        alike.setdefault(reasons[0] + more, []).append(check)
+    lines = []
+    for reason, checks in alike.items():
+        first, *rest = hang("SKIP".ljust(_WORD), f"{', '.join(checks)}: {reason}", width=width)
+        lines += [paint("SKIP", Verdict.SKIP, color=color) + first[len("SKIP") :], *rest]
+    return lines
+
+
+def _one_line(check: str, findings: Sequence[Finding], *, width: int, color: bool) -> str:
+    """As in "PASS    tp_in_nvlink_domain: 8 of tp[0-7]"; a single finding with its text."""
+    verdict = findings[0].verdict
+    if len(findings) == 1:
         text = f"{findings[0].subject}: {findings[0].observed}"
     else:
         folded = _fold(findings)

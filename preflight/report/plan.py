@@ -9,7 +9,7 @@ import msgspec
 from preflight.model import Answer, Finding, Plan
 from preflight.model.hostlist import fold, fold_numbers
 from preflight.report.estimate import estimate_lines
-from preflight.report.text import clean, columns, in_reading_order
+from preflight.report.text import clean, columns, hang, in_reading_order
 
 SCHEMA = "preflight.plan/1"
 SHARE_DIGITS = 4  # of the two bubble figures: 0.0938
@@ -62,6 +62,8 @@ def plan_text(plan: Plan, *, width: int = 100) -> str:
         f"plan {clean(plan.job.source)}: {size}, {plan.job.parallel.framework} order {'-'.join(plan.order)}",
         f"placement {placement['source']}, {clean(placement['method'])}: {clean(placement['nodes'])}",
     ]
+    if plan.placement.doubt:
+        lines += hang("not certain: ", plan.placement.doubt, width=width)
     if plan.fingerprint:
         lines.append(f"fingerprint {plan.fingerprint}")
     lines += ["", "Groups"]
@@ -105,6 +107,7 @@ def _placement(plan: Plan) -> dict[str, Any]:
     return {
         "source": placement.source,
         "method": placement.method,
+        "doubt": placement.doubt,
         "num_nodes": len(per_node),
         "ranks_per_node": max(per_node.values()),
         "nodes": fold(placement.nodes),

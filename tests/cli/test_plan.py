@@ -85,7 +85,7 @@ def test_every_example_plan_is_go(path, capsys):
 def test_the_text_shows_layout_estimate_findings_and_answer(plan):
     code, out, _ = plan(DENSE.replace("global_batch_size = 64 ", "micro_batches = 4 "))
     assert code == 10
-    assert "64 ranks on 8 nodes x 8, order tp-cp-ep-dp-pp" in out
+    assert "64 ranks on 8 nodes x 8, megatron order tp-cp-ep-dp-pp" in out
     assert "pp    0,16,32,48        4      16                4" in out
     assert "35.0 GB per GPU" in out
     assert "FAIL    pipeline_bubble" in out
