@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from preflight.errors import ConfigError
-from preflight.model import Job, LayoutAdvice, Plan, Topology
+from preflight.model import Job, LayoutAdvice, Topology
 from preflight.plan.advise.options import idle_target, layout_options, wants_layouts
 from preflight.plan.advise.score import Cluster, Score, score_layout
 from preflight.plan.advise.situation import block_placement
@@ -18,7 +18,7 @@ from preflight.plan.profiles import find_profile
 from preflight.plan.rates import rates_of
 
 MAX_BUILT = 3  # whole plans per layout to print: those that the checks refuse are passed over
-MAX_TOO_LARGE = 2  # layouts that don't fit, shown at the end with their memory
+SAFE, TIGHT, TOO_LARGE = 0, 1, 2  # fits with room; by less than the estimate's error; not
 
 __all__ = ["advise_layouts", "cluster_of", "rank_layouts", "wants_layouts"]
 
@@ -29,8 +29,8 @@ def advise_layouts(
     """Layouts of the job's model on its cluster, best first, at most `limit`.
 
     Open are the degrees, virtual stages, ZeRO stage and micro-batches; what the plan file gives besides stays. Layouts that
-    the checks refuse are left out, except that at most two which do not fit into memory end the list, to show what memory costs; where they refuse all, the
-    list shows what they refuse. `topology`: which nodes share an NVLink domain, beyond what the plan file says. Raises ConfigError where the plan file doesn't tell the
+    the checks refuse are left out; where they refuse all, the list shows what they refuse. The list ends with what would be faster but may not or does not fit
+    into memory, to show what memory costs. `topology`: which nodes share an NVLink domain, beyond what the plan file says. Raises ConfigError where the plan file doesn't tell the
     number of GPUs, or no layout is possible at all.
     """
     cluster = cluster_of(job, topology)
@@ -43,25 +43,33 @@ def advise_layouts(
             key="parallel",
             remedy="raise training.global_batch_size, or change the number of nodes",
         )
-    chosen: list[tuple[Score, Plan, LayoutAdvice]] = []
-    fitting = [score for score in scores if score.fits is not False]
-    for score in fitting[: MAX_BUILT * limit]:
-        made = _judged(score, chosen[-1][0] if chosen else None, judged, topology)
-        if made is not None and not made[1].tally.fail:
-            chosen.append((score, *made))
-        if len(chosen) == limit:
+    rooms = [[score for score in scores if room(score) == kind] for kind in (SAFE, TIGHT, TOO_LARGE)]
+    safe = next((rank for rank in rooms[:TOO_LARGE] if rank), [])
+    tempting = [rank[0] for rank in rooms if rank and rank is not safe and _faster(rank[0], safe)][: limit - 1]
+    advices: list[LayoutAdvice] = []
+    before = None
+    for score in safe[: MAX_BUILT * limit]:
+        if len(advices) == limit - len(tempting):
             break
-    if not chosen:
-        return _refused(fitting or scores, judged, topology, limit)
-    advices = [advice for *_, advice in chosen]
-    too_large = [score for score in scores if score.fits is False]
-    before = chosen[-1][0]
-    for score in too_large[: min(MAX_TOO_LARGE, limit - len(advices))]:
+        made = _judged(score, before, judged, topology)
+        if made is not None and not made.tally.fail:
+            advices.append(made)
+            before = score
+    if not advices:
+        return _refused(safe or scores, judged, topology, limit)
+    for score in tempting:
         made = _judged(score, before, judged, topology)
         if made is not None:
-            advices.append(made[1])
+            advices.append(made)
             before = score
     return tuple(advices)
+
+
+def _faster(score: Score, others: Sequence[Score]) -> bool:
+    """Whether a layout would be faster than the best of the others, or there is no telling."""
+    if not others:
+        return False
+    return (score.tokens_per_s or 0.0) >= (others[0].tokens_per_s or 0.0)
 
 
 def _refused(
@@ -73,7 +81,7 @@ def _refused(
     for score in scores[:limit]:
         made = _judged(score, before, judged, topology)
         if made is not None:
-            advices.append(made[1])
+            advices.append(made)
             before = score
     return tuple(advices)
 
@@ -111,42 +119,42 @@ def nodes_per_domain(domains: Sequence[str | None] | None) -> int:
 
 
 def rank_layouts(job: Job, cluster: Cluster) -> list[Score]:
-    """One score for each set of degrees, its best variant, best first."""
+    """For each set of degrees its best variant, and the best that is short of memory if it is faster; best first."""
     best: dict[tuple[int, ...], Score] = {}
     for option in layout_options(job, cluster):
         score = score_layout(job, *option, cluster)
         if score is None:
             continue
-        key = tuple(score.degrees[axis] for axis in ("tp", "cp", "pp", "ep"))
+        key = (room(score), *(score.degrees[axis] for axis in ("tp", "cp", "pp", "ep")))
         if key not in best or merit(score) < merit(best[key]):
             best[key] = score
     return sorted(best.values(), key=merit)
 
 
+def room(score: Score) -> int:
+    """SAFE, TIGHT or TOO_LARGE; SAFE where the memory of a GPU is not known."""
+    return TOO_LARGE if score.fits is False else TIGHT if score.tight else SAFE
+
+
 def merit(score: Score) -> tuple[float, ...]:
-    """Smaller is better: fitting with room, fitting by less than the estimate's error, not fitting; then tokens per second where they are
-    known, else: within the bubble target, fewest stages, fewest ranks per layer.
-    """
-    room = 2 if score.fits is False else 1 if score.tight else 0
+    """Smaller is better: room in memory; then tokens per second where they are known, else: within the bubble target, fewest stages, fewest ranks per layer."""
     degrees, parallel = score.degrees, score.job.parallel
-    idle = score.idle_share > idle_target(score.job)
     simple = (degrees["pp"], degrees["tp"], degrees["cp"], degrees["ep"], parallel.virtual_stages)
     if score.tokens_per_s is None:
-        return (room, 0.0, idle, *simple, score.idle_share, score.memory_bytes)
-    return (room, -score.tokens_per_s, *simple)
+        idle = score.idle_share > idle_target(score.job)
+        return (room(score), 0.0, idle, *simple, score.idle_share, score.memory_bytes)
+    return (room(score), -score.tokens_per_s, *simple)
 
 
-def _judged(
-    score: Score, before: Score | None, judged: Judged, topology: Topology | None
-) -> tuple[Plan, LayoutAdvice] | None:
-    """The whole plan of a layout and what is said of it; None if it can't be built."""
+def _judged(score: Score, before: Score | None, judged: Judged, topology: Topology | None) -> LayoutAdvice | None:
+    """A layout built as a whole plan, and what is said of it; None if it can't be built."""
     try:
         plan = build_plan(score.job, topology=topology)
     except ConfigError:
         return None
     outcome = outcome_of(plan, None, judged)
     step = score.step
-    return plan, LayoutAdvice(
+    return LayoutAdvice(
         parallel=score.job.parallel,
         training=score.job.training,
         degrees=plan.degrees,

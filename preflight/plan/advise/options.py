@@ -10,7 +10,7 @@ from preflight.plan.advise.score import Cluster
 from preflight.plan.bubble import micro_batches_for, schedule_of
 
 IDLE_TARGET = 0.10  # where the check pipeline_bubble begins to warn
-LONG_SEQUENCE = 8192  # shorter sequences are not worth splitting: each part would be smaller than a usual context
+LONG_SEQUENCE = 4096  # published layouts split sequences from 8192 on
 MICRO_BATCH_SIZES = (1, 2, 4)  # tried where the plan file doesn't say
 MAX_CP, MAX_CHUNKS = 64, 8
 MAX_PP, FEW_DIVISORS = 64, 3
@@ -37,7 +37,7 @@ def layout_options(job: Job, cluster: Cluster) -> Iterator[Option]:
     sizes = MICRO_BATCH_SIZES if training.micro_batch_size is None else (training.micro_batch_size,)
     for tp in tensor_degrees(model, cluster.per_domain):
         for cp in context_degrees(job, tp):
-            for pp in pipeline_degrees(job):
+            for pp in pipeline_degrees(job, cluster.world_size):
                 inner = tp * cp * pp
                 if cluster.world_size % inner:
                     continue
@@ -70,14 +70,14 @@ def context_degrees(job: Job, tp: int) -> list[int]:
     return [1] + [cp for cp in powers_of_two(MAX_CP) if cp > 1 and tokens % (factor * cp) == 0 and tokens // cp >= 1024]
 
 
-def pipeline_degrees(job: Job) -> list[int]:
-    """Divisors of the layers; 1 alone where the framework has no pipeline.
+def pipeline_degrees(job: Job, world_size: int) -> list[int]:
+    """Divisors of the layers that divide the world; 1 alone where the framework has no pipeline.
 
-    Powers of two besides where there are few divisors (61 layers), since every framework takes uneven stages, Megatron when told the layout of its pipeline.
+    Powers of two besides where few are left (61 layers, or 126 on 2^n GPUs): every framework takes uneven stages, Megatron when told the layout of its pipeline.
     """
     if job.parallel.framework == "fsdp":
         return [1]
-    even = divisors(job.model.layers)
+    even = [pp for pp in divisors(job.model.layers) if world_size % pp == 0]
     if sum(1 < pp <= MAX_PP for pp in even) >= FEW_DIVISORS:
         return even
     return sorted({*even, *powers_of_two(min(MAX_PP, job.model.layers // 2))})

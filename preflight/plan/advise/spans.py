@@ -6,6 +6,8 @@ from functools import lru_cache
 
 from preflight.model import Footprint
 
+Steps = tuple[tuple[int, int], ...]
+
 # axes that stand for several others: name -> the parts they are made of, as far as a layout has them
 _MADE_OF: dict[str, tuple[str, ...]] = {
     "dp": ("dp_shard", "dp_replicate"),
@@ -34,12 +36,13 @@ def block_footprints(
         strides = _strides(degrees, expert) | strides
     found = {}
     for axis, degree in degrees.items():
-        along = tuple((strides[part], degrees[part]) for part in _parts(axis, strides) if degrees[part] > 1)
-        if axis == "embedding":  # the first and the last stage
-            along = ((strides["pp"] * (degrees["pp"] - 1), 2),)
+        whole = tuple((strides[part], degrees[part]) for part in _parts(axis, strides) if degrees[part] > 1)
+        along = whole
+        if axis == "embedding":  # the first and the last rank of each pipeline
+            whole, along = ((strides["pp"], degrees["pp"]),), ((strides["pp"] * (degrees["pp"] - 1), 2),)
         if degree > 1 and along:
-            nodes, _ = _touched(along, world, per_node)
-            domains, chunk = _touched(along, world, per_domain)
+            nodes, _ = _touched(along, whole, world, per_node)
+            domains, chunk = _touched(along, whole, world, per_domain)
             found[axis] = Footprint(nodes=(nodes,), domains=(domains,), slots=(1,), chunk=(chunk,))
     return found
 
@@ -63,18 +66,21 @@ def _strides(degrees: Mapping[str, int], order: tuple[str, ...]) -> dict[str, in
 
 
 @lru_cache(maxsize=4096)
-def _touched(along: tuple[tuple[int, int], ...], world: int, size: int) -> tuple[int, int]:
-    """(most bins that one group touches, most of its ranks in one bin), with bins of `size` consecutive ranks. `along`: (stride, degree) of each part."""
+def _touched(along: Steps, whole: Steps, world: int, size: int) -> tuple[int, int]:
+    """(most bins that one group touches, most of its ranks in one bin), with bins of `size` consecutive ranks.
+
+    `along`: (stride, degree) of each part of the axis; groups begin where every coordinate of `whole` is 0.
+    """
     import numpy as np
 
     members = np.zeros(1, dtype=np.int64)
     for stride, degree in along:
         members = np.add.outer(np.arange(degree) * stride, members).ravel()
     first = np.arange(world)
-    for stride, degree in along:
+    for stride, degree in whole:
         first = first[first // stride % degree == 0]
     # where groups begin matters only modulo the bin, so a few stand for all
-    first = np.unique(first % (size * max(stride for stride, _ in along)))
+    first = np.unique(first % (size * max(stride for stride, _ in whole)))
     first = first[:: -(-len(first) // 64)]
     bins = np.sort((first[:, None] + members[None, :]) // size, axis=1)
     most = int((np.diff(bins, axis=1) != 0).sum(axis=1).max()) + 1
