@@ -12,7 +12,13 @@ from preflight.model.pipeline import schedule_of
 from preflight.model.units import GIB
 from preflight.plan.activations import kept
 from preflight.plan.memory_setup import Setup, held_micro_batches, resolve
-from preflight.plan.shape import StageParameters, embedding_parameters, layers_of_stage, stage_parameters
+from preflight.plan.shape import (
+    StageParameters,
+    count_parameters,
+    embedding_parameters,
+    layers_of_stage,
+    stage_parameters,
+)
 from preflight.plan.state import Shares, state_of
 from preflight.plan.transient import buffer_bytes, loss_bytes, outside_bytes, working_bytes
 
@@ -44,11 +50,11 @@ class Activations(NamedTuple):
 def estimate_memory(job: Job, degrees: Mapping[str, int], micro_batches: int | None) -> Memory | None:
     """The six lines of the pipeline stage that needs most; None where the shape, the micro-batch or the sequence length is not given."""
     setup = resolve(job, degrees, micro_batches)
-    if setup is None or activations_of(job, degrees, setup, 0) is None:
+    if setup is None or count_parameters(job.model) is None:
         return None
     stages = dict.fromkeys([0, min(1, setup.pp - 1), setup.pp - 1])
     found = [stage_memory(job, degrees, setup, stage) for stage in stages]
-    return max((memory for memory in found if memory is not None), key=lambda memory: memory.total_bytes)
+    return max((memory for memory in found if memory is not None), key=lambda memory: memory.total_bytes, default=None)
 
 
 def stage_weights(job: Job, degrees: Mapping[str, int], stage: int) -> StageParameters:

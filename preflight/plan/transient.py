@@ -109,7 +109,7 @@ def _gathered(job: Job, degrees: Mapping[str, int], setup: Setup, weights: int) 
             2 * weights + 6 * one,
             f"2 x {weights / 1e9:.2f}e9 weights stay gathered, 6 x {one / 1e9:.2f}e9 of one layer's gradients",
         )
-    ends = 2 * (embedding_parameters(job.model) or 0) / setup.tp
+    ends = (1 if job.model.tied_embeddings else 2) * (embedding_parameters(job.model) or 0) / setup.tp
     # embedding and head stay gathered (they end the forward pass and begin the backward pass); of the layers one is used and the next one on its way
     return 2 * ends + (
         2 * 2 + 6

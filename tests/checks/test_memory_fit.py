@@ -93,9 +93,11 @@ def test_nothing_is_judged_where_a_run_without_gpus_is_meant():
     assert findings(make_evidence(plan=make_plan(gpu=None, backend="auto"))) == []
 
 
-def judge_estimate(total_gb: float, capacity_gb: int = 80, *, limits: dict[str, float] | None = None, **job) -> Finding:
+def judge_estimate(
+    total_gb: float, capacity_gb: int | None = 80, *, limits: dict[str, float] | None = None, **job
+) -> Finding:
     """An estimate of that total in place of the plan's own, most of it activations; its band is 12 %."""
-    plan = make_plan(**{"tp": 8, "pp": 4, "gpu_memory_bytes": capacity_gb * 10**9, **job})
+    plan = make_plan(**{"tp": 8, "pp": 4, "gpu_memory_bytes": capacity_gb and capacity_gb * 10**9, **job})
     sizes = {"parameters": 4.0, "gradients": 9.0, "optimizer": 13.0, "buffers": 1.0, "reserve": 5.0}
     sizes["activations"] = total_gb - sum(sizes.values())
     memory = Memory(
@@ -119,6 +121,12 @@ def judge_estimate(total_gb: float, capacity_gb: int = 80, *, limits: dict[str, 
 )
 def test_an_estimate_above_the_memory_fails_and_one_whose_band_reaches_it_warns(total_gb, verdict):
     assert judge_estimate(total_gb).verdict is verdict
+
+
+def test_a_size_from_a_data_sheet_is_in_gib_so_only_more_than_that_is_refused():
+    # nvidia-smi shows 85.5 GB for the H100 whose data sheet says 80 GB
+    assert judge_estimate(84, None).verdict is Verdict.WARN
+    assert judge_estimate(86, None).verdict is Verdict.FAIL
 
 
 def test_an_estimate_shows_its_lines_its_band_and_what_it_leaves_out():

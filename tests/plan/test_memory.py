@@ -2,6 +2,8 @@
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from preflight.model import Memory
 from preflight.plan.memory import activations_of, estimate_memory, stage_memory, stage_weights
@@ -9,6 +11,7 @@ from preflight.plan.memory_setup import held_micro_batches
 from preflight.plan.transient import loss_bytes_per_logit, outside_bytes
 from tests.builders import make_job
 from tests.plan.memory_cases import make_degrees, make_memory_job, make_setup
+from tests.plan.shapes import SHAPES
 
 MIB, GIB = 2**20, 2**30
 PARTS = ("parameters", "gradients", "optimizer", "activations", "buffers", "reserve")
@@ -187,3 +190,43 @@ def test_fewer_micro_batches_than_stages_keep_less():
     assert few is not None
     assert many is not None
     assert few.total_bytes < many.total_bytes
+
+
+def test_without_a_vocabulary_the_loss_is_unknown_and_so_is_the_whole():
+    job = make_memory_job({**SHAPES["llama3-70b"], "vocab_size": None}, **REFERENCE)
+    assert estimate_memory(job, make_degrees(**REFERENCE), 32) is None
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    shape=st.sampled_from(sorted(SHAPES)),
+    framework=st.sampled_from(["megatron", "torchtitan", "deepspeed", "fsdp"]),
+    precision=st.sampled_from(["bf16", "fp16", "fp32", "fp8"]),
+    zero_stage=st.sampled_from([None, 0, 1, 2, 3]),
+    recompute=st.sampled_from(["none", "selective", "full"]),
+    schedule=st.sampled_from([None, "gpipe", "zb-h2", "zbv", "dualpipe"]),
+    sizes=st.tuples(*(st.sampled_from([1, 2, 4, 8]) for _ in range(4))),
+)
+def test_any_job_has_an_estimate_that_grows_with_the_micro_batch(
+    *, shape, framework, precision, zero_stage, recompute, schedule, sizes
+):
+    tp, cp, dp, pp = sizes
+    totals = []
+    for micro_batch_size in (1, 2):
+        training = {"precision": precision, "recompute": recompute, "micro_batch_size": micro_batch_size}
+        parallel = {
+            "tp": tp,
+            "cp": cp,
+            "dp": dp,
+            "pp": pp,
+            "framework": framework,
+            "zero_stage": zero_stage,
+            "schedule": schedule,
+        }
+        memory = estimate_memory(
+            make_memory_job(shape, training=training, **parallel), make_degrees(tp=tp, cp=cp, dp=dp, pp=pp), 32
+        )
+        assert memory is not None
+        assert all(line.size_bytes >= 0 for line in memory.lines)
+        totals.append(memory.total_bytes)
+    assert totals[1] > totals[0]
