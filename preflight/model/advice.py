@@ -87,8 +87,8 @@ class LayoutAdvice(Noun, frozen=True, kw_only=True):
 
     `parallel` and `training`: the sections of the plan file, filled in. `degrees`: every axis with its degree. `memory_bytes` of the most loaded GPU and what a GPU
     has, `memory` in lines where the shape is known. `tokens_per_s` of the whole job. None: not known. `fits`: None if the memory of a GPU is not known.
-    `strength`: what speaks for it. `why_behind`: why it comes after the layout before it; empty for the first. `tally` and `left`: what the
-    checks say of it, as in Advice.
+    `strength`: what speaks for it. `why_behind`: why it comes after the layout before it; empty for the first. `paste`: the same in
+    the framework's own words, empty where it has none. `tally` and `left`: what the checks say of it, as in Advice.
     """
 
     parallel: Parallel
@@ -107,5 +107,6 @@ class LayoutAdvice(Noun, frozen=True, kw_only=True):
     mfu: float | None = None
     strength: str = ""
     why_behind: str = ""
+    paste: str = ""
     tally: Tally = Tally()
     left: tuple[str, ...] = ()

@@ -40,6 +40,8 @@ def layouts_text(layouts: Sequence[LayoutAdvice]) -> str:
         why = layout.strength if number == 1 else layout.why_behind
         lines.append(f"  {number}  {clean(why)}")
     lines += ["", "The first one, for the plan file", *(f"  {line}" for line in _sections(layouts[0]))]
+    if layouts[0].paste:
+        lines += ["", f"The first one, for {layouts[0].parallel.framework}", f"  {clean(layouts[0].paste)}"]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 

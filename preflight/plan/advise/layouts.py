@@ -7,6 +7,7 @@ from itertools import groupby
 from preflight.errors import ConfigError
 from preflight.model import Job, LayoutAdvice, Topology
 from preflight.plan.advise.options import idle_target, layout_options, wants_layouts
+from preflight.plan.advise.paste import framework_words
 from preflight.plan.advise.score import Cluster, Score, score_layout
 from preflight.plan.advise.situation import block_placement
 from preflight.plan.advise.trial import Judged, left_over, outcome_of
@@ -171,6 +172,7 @@ def _judged(score: Score, before: Score | None, judged: Judged, topology: Topolo
         mfu=None if step is None else step.mfu,
         strength=strength(score),
         why_behind="" if before is None else why_behind(before, score),
+        paste=framework_words(score.job.parallel, score.job.training, score.micro_batches, score.degrees["dp"]),
         tally=outcome.tally,
         left=left_over(outcome),
     )

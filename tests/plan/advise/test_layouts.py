@@ -1,12 +1,13 @@
 """For a model and a cluster without degrees: layouts that fit, fastest first, and why the next one loses."""
 
+import json
 import time
 
 import msgspec
 import pytest
 
 from preflight.errors import ConfigError
-from preflight.model import Parallel, Rule
+from preflight.model import Parallel, Rule, Topology
 from preflight.plan.advise.layouts import advise_layouts, cluster_of, merit, rank_layouts
 from preflight.plan.advise.options import (
     context_degrees,
@@ -220,3 +221,43 @@ def test_the_layouts_of_the_paper_are_near_the_best_under_its_conditions(row):
     paper = next(s for s in (best, *others) if (s.degrees["tp"], s.degrees["pp"]) == (tp, pp))
     assert paper.fits
     assert paper.tokens_per_s > 0.8 * best.tokens_per_s
+
+
+def test_a_layout_is_given_in_the_words_of_megatron():
+    best, *_ = advise_layouts(job_for(LLAMA_70B, batch=256), by_all_checks)
+    assert best.paste == (
+        "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 8 --num-virtual-stages-per-pipeline-rank 5"
+        " --sequence-parallel --use-distributed-optimizer --micro-batch-size 1 --global-batch-size 256"
+    )
+
+
+def test_a_layout_is_given_in_the_words_of_deepspeed():
+    best, *_ = advise_layouts(job_for(LLAMA_70B, batch=256, framework="deepspeed"), by_all_checks)
+    document = json.loads(best.paste)
+    assert document["zero_optimization"] == {"stage": best.parallel.zero_stage}
+    assert document["gradient_accumulation_steps"] == best.micro_batches
+
+
+def test_a_framework_without_arguments_gets_no_words():
+    best, *_ = advise_layouts(job_for(LLAMA_70B, batch=256, framework="fsdp"), by_all_checks)
+    assert best.paste == ""
+
+
+def test_nvlink_that_joins_nodes_allows_more_tensor_parallelism():
+    """NVL72: nodes of 4 GPUs, 16 of them in one domain, by the plan file or by a topology file."""
+    job = job_for(LLAMA_70B, batch=256, nodes=16, gpus_per_node=4)
+    domains = Topology(node_domains={f"node{i}": f"rack{i // 8}" for i in range(16)}, source="racks.txt")
+    assert cluster_of(job).per_domain == 4
+    assert cluster_of(job, domains).per_domain == 32
+    joined = msgspec.structs.replace(job, hardware=msgspec.structs.replace(job.hardware, nodes_per_nvlink_domain=16))
+    assert cluster_of(joined).per_domain == 64
+
+
+def test_where_the_launcher_spoils_every_layout_the_list_says_what_is_refused():
+    launch = {"launcher": "slurm", "distribution": "cyclic"}
+    job = job_for(LLAMA_70B, batch=256, launch=launch)
+    layouts = advise_layouts(job, by_all_checks, limit=3)
+    assert layouts
+    spoilt = [layout for layout in layouts if layout.degrees["tp"] > 1]
+    assert all(layout.tally.fail for layout in spoilt)
+    assert all(any("tp_in_nvlink_domain" in text for text in layout.left) for layout in spoilt)

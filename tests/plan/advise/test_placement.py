@@ -1,5 +1,6 @@
 """A bad placement gets the smallest change that repairs it, which was judged again before; a good one gets none."""
 
+import msgspec
 import pytest
 
 from preflight.model import Topology
@@ -7,6 +8,7 @@ from preflight.plan.advise.placement import advise_placement
 from preflight.plan.build import build_plan
 from tests.builders import make_job
 from tests.plan.advise.judging import answer, applied, by_all_checks, one_per_group
+from tests.plan.advise.models import LLAMA_70B, job_for
 
 
 def advise(job, *, judged=by_all_checks, topology=None):
@@ -261,3 +263,70 @@ def test_rank_0_and_the_master_are_brought_together():
 
     first, *_ = advise(job, judged=judged)
     assert (first.kinds, first.paste) == (("master",), "MASTER_ADDR=n1")
+
+
+def test_dp_and_pp_are_weighed_by_cost_even_where_no_rule_is_broken(tmp_path):
+    """tp 2 leaves room in a node for dp or for pp. What it saves decides, and it is said in seconds."""
+    job = job_for(
+        LLAMA_70B,
+        batch=64,
+        tp=2,
+        pp=4,
+        zero_stage=1,
+        sequence_parallel=True,
+        gpu="B200-180GB",
+        hardware={"nic_bytes_per_s": 10**9},
+    )
+    plan = build_plan(job)
+    assert set(plan.footprints["dp"].nodes) == {2}
+    advices = advise(job)
+    times = [(advice.step_before_s, advice.step_after_s) for advice in advices]
+    assert all(after < 0.98 * before for before, after in times)
+    for advice in advices:
+        after = applied(job, advice, tmp_path).estimate.step_time
+        assert after is not None
+        assert after.total_s == pytest.approx(advice.step_after_s)
+
+
+def test_a_measured_placement_is_repaired_too(tmp_path):
+    """Ranks as `preflight ranks` found them, dealt cyclically; the plan file says only that Slurm starts them."""
+    cyclic = build_plan(make_job(launch={"launcher": "slurm", "distribution": "cyclic"})).placement
+    measured = msgspec.structs.replace(cyclic, source="measured", method="preflight ranks")
+    job = make_job(launch={"launcher": "slurm"})
+    plan = build_plan(job, placement=measured)
+    first, *_ = advise_placement(job, plan, by_all_checks)
+    assert (first.paste, first.before.split_groups, first.after.split_groups) == ("srun --distribution=block", 8, 0)
+
+
+def test_deepspeeds_hostfile_is_put_in_order(tmp_path):
+    hosts, topology = racks(4, 4)
+    mixed = tuple(host for pair in zip(hosts[:4], hosts[4:], strict=True) for host in pair)
+    path = tmp_path / "before"
+    path.write_text("".join(f"{host} slots=4\n" for host in mixed))
+    job = make_job(
+        nodes=8, gpus_per_node=4, tp=8, launch={"launcher": "deepspeed", "hostfile": str(path), "hosts": hosts}
+    )
+    [advice] = [a for a in advise(job, judged=one_per_group("tp"), topology=topology) if a.kinds == ("node_order",)]
+    plan = applied(job, advice, tmp_path, topology=topology)
+    assert set(plan.footprints["tp"].domains) == {1}
+    assert "hostfile" in plan.placement.method
+
+
+def test_kubernetes_gets_kueues_slices():
+    hosts, topology = racks(18, 14, form="pod-{:02}")
+    job, _ = nvl72(hosts, topology, launch={"launcher": "kubernetes"}, model={"experts": 64}, ep=32, etp=1, tp=1)
+    [advice] = [a for a in advise(job, judged=one_per_group("ep"), topology=topology) if a.kinds == ("segment",)]
+    assert advice.paste.splitlines()[1] == 'kueue.x-k8s.io/podset-slice-size: "8"'
+
+
+def test_text_order_under_all_rules_becomes_go(tmp_path):
+    """The names of 16 nodes without padding: a leaf holds four of them in numeric order."""
+    hosts = names(16)
+    leaves = Topology(switches={host: (f"leaf{i // 4}",) for i, host in enumerate(hosts)}, source="leaves.txt")
+    job = make_job(nodes=16, tp=8, pp=4, launch={"launcher": "torchrun", "rendezvous": "c10d", "hosts": hosts})
+    first, *_ = advise(job, topology=leaves)
+    assert first.kinds == ("rendezvous",)
+    assert first.complete
+    plan = applied(job, first, tmp_path, topology=leaves)
+    assert set(plan.footprints["dp"].leaves or ()) == {1}
+    assert not [f for f in by_all_checks(plan) if f.check == "leaf_spread" and f.verdict.value == "WARN"]
