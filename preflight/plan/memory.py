@@ -27,8 +27,8 @@ from preflight.plan.transient import buffer_bytes, loss_bytes, outside_bytes, wo
 HOLES_FIXED = 0.10
 HOLES_EXPANDABLE = 0.07
 ERROR_SHARE = 0.12
-ERROR_SOURCE = "19 in 20 of the 69 measured rows that nothing was fitted to lie within (BigScience, torchtitan, Megatron-Bridge)"
-    "19 of 20 of 69 measured rows that nothing was fitted to lie within it (BigScience, torchtitan, Megatron-Bridge)"
+ERROR_SOURCE = (
+    "19 in 20 of the 69 measured rows that nothing was fitted to lie within (BigScience, torchtitan, Megatron-Bridge)"
 )
 
 _NOT_MODELLED = (
