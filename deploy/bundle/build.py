@@ -70,7 +70,7 @@ def main() -> None:
         (ours,) = wheels.glob("cluster_preflight-*.whl")
         version = ours.name.split("-")[1]
         for python in PYTHONS:
-            download(wheels, python, str(ours), "pip")
+            download(wheels, python, f"{ours}[import]", "pip")
             while missing := missing_for(wheels, python):
                 download(wheels, python, *missing)
         target = Path("dist", f"preflight-{version}-linux-{arch}.tar.gz")

@@ -82,10 +82,10 @@ install() {
 has() { "$target" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)' "$1"; }
 
 if has preflight; then # pip would keep another build of the same version
-    install "$ours"
+    install "$ours[import]"
     install --no-deps --force-reinstall "$ours"
 else
-    install "$ours"
+    install "$ours[import]"
 fi
 
 "$target" -m preflight --version
