@@ -21,7 +21,7 @@ def handed_out_gib(row: Row) -> float:
     return sum(line.size_bytes for line in row.memory.lines if line.part != "reserve") / GIB
 
 
-def test_there_are_rows_of_three_frameworks_and_most_were_fitted_to_by_nothing():
+def test_there_are_rows_of_three_frameworks_and_most_had_no_part_in_fitting():
     assert {row.table for row in COMPARED} == {"bigscience", "torchtitan", "megatron"}
     assert len(COMPARED) >= 100
     assert len(CHECKED) >= 2 * (len(COMPARED) - len(CHECKED))
