@@ -10,7 +10,8 @@ from preflight.plan.matmuls import Work, expert_layers, layer_work, output_work
 from preflight.plan.shape import active_parameters
 
 MODEL = (
-    "model FLOPs: matrix products and whole attention, forward once and backward twice; 72BsLh^2(1+s/6h+V/12Lh) for GPT"
+    "model FLOPs: matrix products and whole attention (of which causal kernels compute half), forward once and backward twice;"
+    " 72BsLh^2(1+s/6h+V/12Lh) for GPT"
 )
 _ONE_GPU = {"tp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 1, "pp": 1}
 

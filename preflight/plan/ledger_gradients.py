@@ -62,7 +62,7 @@ def _weights(job: Job, degrees: Mapping[str, int]) -> Iterator[_Weights]:
         copies = 1
     yield _Weights("dense", dense, axis, size, outer, copies)
     if expert:
-        axis, size = axis_of(degrees, *(("edp_intra",) if instances else ("efsdp", "edp")))
+        axis, size = axis_of(degrees, "edp_intra" if instances else "efsdp" if "efsdp" in degrees else "edp")
         outer = "edp_inter" if instances else "dp_replicate"
         yield _Weights("expert", expert, axis, size, outer, degrees.get(outer, 1) if axis != "edp" else 1)
 
@@ -158,7 +158,7 @@ def _small_rows(job: Job, degrees: Mapping[str, int]) -> Iterator[Row]:
     model, size, tp = job.model, gradient_bytes(job), degrees["tp"]
     if model.hidden_size is None:
         return
-    if model.tied_embeddings and model.vocab_size is not None and degrees["pp"] > 1:
+    if "embedding" in degrees and model.vocab_size is not None:
         weights = model.vocab_size * model.hidden_size / tp
         text = f"{model.vocab_size} x {model.hidden_size} / tp {tp} x {size} bytes"
         yield Row("embedding", 2, "tied embedding's gradients", "all_reduce", 1, size * weights, text)

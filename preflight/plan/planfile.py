@@ -200,6 +200,11 @@ def job_of(document: Mapping[str, Any], source: str, *, need_layout: bool = True
 
 def _read_model(source: str, model: dict[str, Any]) -> ModelShape:
     """The model; parameters counted from the shape where the file doesn't give them."""
+    for part, whole_key in (("dense_layers", "layers"), ("experts_per_token", "experts")):
+        if whole_key in model and model.get(part, 0) > model[whole_key]:
+            raise ConfigError(
+                source, f"{model[part]} is more than {whole_key} {model[whole_key]}", key=f"model.{part}"
+            )
     if "parameters" in model:
         return ModelShape(**model)
     shape = ModelShape(parameters=1, **model)

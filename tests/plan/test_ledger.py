@@ -152,6 +152,12 @@ def test_keys_and_values_go_around_the_ring_three_times():
     assert row.hides_behind == "attention"
 
 
+@pytest.mark.parametrize("framework", ["torchtitan", "deepspeed"])
+def test_tied_embeddings_are_left_out_where_the_framework_has_no_group_for_them(framework):
+    plan = make_plan(model={**LLAMA_70B, "tied_embeddings": True}, framework=framework, tp=4, pp=4)
+    assert {row.axis for row in ledger_of(plan)} <= set(plan.groups)
+
+
 def test_tied_embeddings_are_summed_between_first_and_last_stage():
     plan = make_plan(model={**LLAMA_70B, "tied_embeddings": True})
     (row,) = rows(ledger_of(plan), "embedding")
@@ -302,6 +308,15 @@ def test_probes_take_the_message_of_the_row_that_sends_most():
     sizes = message_sizes(ledger_of(make_plan()))
     assert sizes.message_bytes == {"tp": 64 * MIB, "pp": 64 * MIB, "dp": 8_750_000_000}
     assert sizes.sources["tp"].endswith("1 x 4096 tokens x 8192 x 2 bytes")
+
+
+def test_experts_of_one_shard_sum_over_the_replicas():
+    shape = {"attention_heads": 64, "vocab_size": 32000, "experts": 8, "experts_per_token": 2, "expert_ffn_size": 4096}
+    parallel = {"framework": "torchtitan", "tp": 2, "cp": 2, "pp": 4, "ep": 8, "dp_shard": 2, "dp_replicate": 2}
+    plan = make_plan(model=shape, **parallel)
+    ledger = ledger_of(plan)
+    assert {row.axis for row in ledger} <= set(plan.groups)
+    assert rows(ledger, "dp_replicate", "expert")[0].collective == "all_reduce"
 
 
 @pytest.mark.parametrize(

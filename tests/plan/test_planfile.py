@@ -154,3 +154,18 @@ def test_rules_of_known_checks_and_limits_are_accepted():
 def test_rules_that_name_nothing_are_refused(rules, message):
     with pytest.raises(ConfigError, match=rf"job.toml: {message.replace('?', '[?]')}"):
         check_rules(make_job(rules=rules), KNOWN)
+
+
+def test_more_dense_layers_than_layers_or_more_experts_per_token_than_experts_are_refused(tmp_path):
+    parallel = "[parallel]\ntp = 8\n"
+    assert refusal(tmp_path, f"{MODEL}dense_layers = 81\n{parallel}") == "model.dense_layers: 81 is more than layers 80"
+    experts = f"{MODEL}experts = 8\nexperts_per_token = 9\n{parallel}"
+    assert refusal(tmp_path, experts) == "model.experts_per_token: 9 is more than experts 8"
+    read(tmp_path, f"{MODEL}experts = 8\nexperts_per_token = 8\ndense_layers = 80\n{parallel}")
+
+
+def test_what_is_overlapped_may_be_said(tmp_path):
+    keys = "overlap_tp = false\noverlap_gradients = true\noverlap_parameters = true\n"
+    job = read(tmp_path, f"{LEAST}scatter_gather = true\n[training]\n{keys}")
+    assert job.training == Training(overlap_tp=False, overlap_gradients=True, overlap_parameters=True)
+    assert job.parallel.scatter_gather
