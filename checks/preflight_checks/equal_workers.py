@@ -18,7 +18,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     """One finding."""
     plan = evidence.plan
     assert plan is not None
-    counts = Counter(plan.placement.node_ranks)
+    counts = Counter(dict(enumerate(plan.placement.ranks_per_node)))
     kinds = Counter(counts.values())
     # of equals the larger count: a worker is missing more often than there is one too many
     usual = max(kinds, key=lambda count: (kinds[count], count))

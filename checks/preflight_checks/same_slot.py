@@ -25,6 +25,8 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             if sizes != {1}:
                 yield _same(axis, range(number))  # the usual case, and there may be 65,536
             continue
+        if max(footprint.nodes) < min(sizes):
+            continue  # no group has one rank per node, and there may be 65,536
         judged = [i for i, nodes in enumerate(footprint.nodes) if nodes == len(plan.groups[axis][i]) > 1]
         if judged:
             bad = [index for index in judged if footprint.slots[index] > 1]

@@ -57,6 +57,9 @@ def print_report(report: Report, format_: Format) -> None:
 
 def print_text(text: str) -> None:
     """Text on stdout; letters that its encoding lacks are spelled out, since a C locale must not cost the report."""
+    if text.isascii():
+        sys.stdout.write(text)
+        return
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
 

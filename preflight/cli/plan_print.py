@@ -16,7 +16,8 @@ def print_plan(report: "Report", extras: "Extras", format_: Format) -> None:
     plan = report.evidence.plan
     assert plan is not None
     if format_ == "json":
-        print_text(plan_json(plan_document(plan, report.findings, report.answer) | extras.document))
+        for part in plan_json(plan_document(plan, report.findings, report.answer) | extras.document):
+            print_text(part)
         return
     color, width = wants_color(), terminal_width()
     # a check without a run was not asked: it needs a cluster, or the plan file says "off", which stays in sight

@@ -1,6 +1,5 @@
 """From a job to its plan: who sits where, who talks to whom, what it will need."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -37,7 +36,7 @@ def build_plan(
         placement = _predicted(job, node_names, gpus_per_node, gpu_uuids, topology)
     placement = add_topology(placement, topology, hardware.nodes_per_nvlink_domain, gpu=hardware.gpu)
     world_size, num_nodes = len(placement.node_ranks), len(placement.nodes)
-    per_node = max(Counter(placement.node_ranks).values())
+    per_node = max(placement.ranks_per_node)
     layout = lay_out(job, nodes=num_nodes, gpus_per_node=per_node, world_size=world_size)
     footprints = regular_footprints(placement, layout.patterns)
     rest = {axis: groups for axis, groups in layout.groups.items() if axis not in footprints}

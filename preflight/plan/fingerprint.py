@@ -30,7 +30,7 @@ _DEGREES = ("tp", "cp", "ep", "etp", "edp", "dp", "dp_replicate", "dp_shard", "p
 # of [parallel]: the degrees are taken as resolved, and a wish for a rule (ep_needs_domain) computes nothing
 _PARALLEL = (
     *("framework", "virtual_stages", "schedule", "zero_stage", "sequence_parallel", "optimizer_instances"),
-    *("hierarchical_cp", "data_before_expert", "reshard_after_forward"),
+    *("hierarchical_cp", "data_before_expert", "auto_ep", "reshard_after_forward"),
 )
 
 

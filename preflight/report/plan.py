@@ -1,7 +1,6 @@
 """A plan with its findings, as text for a person and as the document `preflight.plan/1`. Nothing was measured for either."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -33,30 +32,25 @@ def plan_document(plan: Plan, findings: Sequence[Finding], answer: Answer) -> di
     }
 
 
-def plan_json(document: dict[str, Any]) -> str:
-    """The document as JSON, indented for people, but each group on one line: a job of 131,072 ranks has a million numbers."""
+def plan_json(document: dict[str, Any]) -> Iterator[str]:
+    """The document as JSON in parts, indented for people, but each group on one line: a job of 131,072 ranks has a million numbers."""
     lists = ("groups", "composite_groups")
     rest = msgspec.json.format(msgspec.json.encode({k: v for k, v in document.items() if k not in lists}), indent=1)
-    parts = [rest[:-2]]  # without the end of the object
+    yield rest[:-2].decode()  # without the end of the object
     for name in lists:
-        axes = [f'  "{axis}": {_group_lines(groups)}' for axis, groups in document[name].items()]
-        parts.append(f',\n "{name}": {{\n{_joined(axes)}\n }}'.encode())
-    return (b"".join(parts) + b"\n}\n").decode()
-
-
-def _joined(lines: Sequence[str]) -> str:
-    return ",\n".join(lines)
-
-
-def _group_lines(groups: Sequence[Sequence[int]]) -> str:
-    """The groups of one axis, a line each."""
-    return "[\n   " + msgspec.json.encode(groups)[1:-1].decode().replace("],[", "],\n   [") + "\n  ]"
+        yield f',\n "{name}": {{'
+        for number, (axis, groups) in enumerate(document[name].items()):
+            yield f'{"," if number else ""}\n  "{axis}": [\n   '
+            yield msgspec.json.encode(groups)[1:-1].decode().replace("],[", "],\n   [")
+            yield "\n  ]"
+        yield "\n }"
+    yield "\n}\n"
 
 
 def plan_text(plan: Plan, *, width: int = 100) -> str:
     """Layout, groups and estimate as tables; the findings and the answer are the caller's."""
     placement = _placement(plan)
-    shown = " or ".join(map(str, sorted(set(Counter(plan.placement.node_ranks).values()), reverse=True)))
+    shown = " or ".join(map(str, sorted(set(plan.placement.ranks_per_node), reverse=True)))
     size = f"{plan.world_size} ranks on {placement['num_nodes']} nodes x {shown}"
     lines = [
         f"plan {clean(plan.job.source)}: {size}, {plan.job.parallel.framework} order {'-'.join(plan.order)}",
@@ -103,13 +97,12 @@ def _in_steps(ranks: Sequence[int]) -> str:
 
 def _placement(plan: Plan) -> dict[str, Any]:
     placement = plan.placement
-    per_node = Counter(placement.node_ranks)
     return {
         "source": placement.source,
         "method": placement.method,
         "doubt": placement.doubt,
-        "num_nodes": len(per_node),
-        "ranks_per_node": max(per_node.values()),
+        "num_nodes": len(placement.nodes),
+        "ranks_per_node": max(placement.ranks_per_node),
         "nodes": fold(placement.nodes),
         "domains": placement.domain_source,
     }
