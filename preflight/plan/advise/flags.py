@@ -86,7 +86,7 @@ def _rendezvous(situation: Situation) -> Iterator[Candidate]:
     if job.launch.rendezvous != "static":
         yield static_rendezvous(situation, situation.nodes, cost=2)
         padded = padded_names(situation.nodes)
-        if padded != situation.nodes:
+        if padded != situation.nodes and job.launch.launcher == "torchrun":  # pods are named by their controller
             yield _padded(situation, padded)
 
 
@@ -108,7 +108,7 @@ def static_rendezvous(situation: Situation, nodes: tuple[str, ...], *, cost: int
     change = Change(
         kind="rendezvous",
         title="number the nodes yourself: static rendezvous, which takes --node-rank, where c10d sorts names as text",
-        paste=flags + _looked_up("node-ranks.txt"),
+        paste=flags + _looked_up("node-ranks.txt", nodes),
         filename="node-ranks.txt",
         content=named_lines((name, str(index)) for index, name in enumerate(nodes)),
         keys=keys,
@@ -137,7 +137,7 @@ def _padded(situation: Situation, padded: tuple[str, ...]) -> Candidate:
     change = Change(
         kind="names",
         title=f"give the nodes names of equal width ({padded[0]} ... {padded[-1]}; each must resolve), so that their text order is their order",
-        paste="torchrun --local-addr=" + _looked_up("padded-names.txt"),
+        paste="torchrun --local-addr=" + _looked_up("padded-names.txt", situation.nodes),
         filename="padded-names.txt",
         content=named_lines(zip(situation.nodes, padded, strict=True)),
         keys={"launch.hosts": f'"{host_list(padded)}"'},
@@ -154,9 +154,10 @@ def _renamed(facts: dict[str, T] | None, new: dict[str, str]) -> dict[str, T] | 
     return None if facts is None else {new.get(name, name): value for name, value in facts.items()}
 
 
-def _looked_up(filename: str) -> str:
-    """A shell word: what the file says of this host."""
-    return f'"$(awk -v host="$(hostname)" \'$1 == host {{print $2}}\' {filename})"'
+def _looked_up(filename: str, nodes: tuple[str, ...]) -> str:
+    """A shell word: what the file says of this host, whose name is short or full as the nodes' names are."""
+    full = "-f" if any("." in name for name in nodes) else "-s"
+    return f'"$(awk -v host="$(hostname {full})" \'$1 == host {{print $2}}\' {filename})"'
 
 
 def smaller_tp(situation: Situation) -> Iterator[Candidate]:

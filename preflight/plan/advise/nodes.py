@@ -66,6 +66,7 @@ def reorder(situation: Situation, nodes: tuple[str, ...], *, job: Job | None = N
         filename, content = "rankfile.txt", mpi_rankfile(nodes, per_node)
         paste = f"mpirun --rankfile {filename}"
         keys = {"launch.hostfile": f'"{filename}"'}
+        title += "; its slots are CPU cores, so put the cores near each GPU there if ranks are bound"
         job = with_launch(job, distribution=None, hostfile=filename)
     else:
         paste = host_list(nodes)
