@@ -4,6 +4,7 @@ Three ways to know where the ranks are: gathered over the job's own torch.distri
 launcher tells each process. Torch is never imported here: a job that uses torch.distributed has done so.
 """
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -15,6 +16,7 @@ import msgspec
 
 from preflight.discover.rank import Place, common_domain, facts_without_gpu, has_driver, place_of, read_driver, with_gpu
 from preflight.errors import ConfigError, PlacementError, PreflightError
+from preflight.formats import read_bytes
 from preflight.model import (
     Evidence,
     Finding,
@@ -197,6 +199,8 @@ def _agreed(plan: PlanLike, deadline_s: float) -> Outcome:
     try:
         exchange = Exchange(deadline_s, GRACE_S)
         row = _row(plan, exchange.rank, exchange.size)
+        if exchange.rank == 0:
+            _load()
         try:
             rows = exchange.gather(to_bytes(row))
             outcome = Outcome("", "") if rows is None else _outcome(lambda: _judge_rows(plan, rows))
@@ -207,6 +211,16 @@ def _agreed(plan: PlanLike, deadline_s: float) -> Outcome:
     except RanksApart as error:
         raise PlacementError(apart) from error
     return Outcome(told.reason, told.fingerprint)
+
+
+def _load() -> None:
+    """Import what rank 0 judges with, while the rows of the others are under way. What can't be imported is a reason later on."""
+    with contextlib.suppress(Exception):
+        from preflight.judge import run  # noqa: F401
+        from preflight.plan import build, fingerprint, measured, planfile  # noqa: F401
+        from preflight.registry import load_checks
+
+        load_checks()
 
 
 def _row(plan: PlanLike, rank: int, size: int) -> Row:
@@ -257,8 +271,6 @@ def _own_local_rank(rank: int) -> int | None:
 def _digest(plan: PlanLike) -> str:
     """Of the plan file's bytes, or of the job: ranks with different ones have different plans. Raises ConfigError if the file can't be read."""
     if isinstance(plan, str | Path):
-        from preflight.formats import read_bytes
-
         return hashlib.sha256(read_bytes(plan)).hexdigest()[:16]
     return hashlib.sha256(to_json(_job(plan))).hexdigest()[:16]
 

@@ -36,7 +36,9 @@ def test_64_ranks_agree_within_a_second(tmp_path, record_property):
             took_s.append(time.perf_counter() - began)
         return took_s
     """
-    said = run_job(64, tmp_path, body, timeout_s=200)
+    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path / "compiled")}
+    run_job(8, tmp_path, body.replace("range(3)", "range(1)"), **compiled)  # an installed package is compiled
+    said = run_job(64, tmp_path, body, timeout_s=200, **compiled)
     slowest_s = [max(times) for times in zip(*(one["value"] for one in said), strict=True)]
     record_property("seconds", slowest_s)
     print(

@@ -35,7 +35,7 @@ def write(path, lines):
 
 def test_ranks_in_any_order_form_the_placement_they_are_in():
     placement = measured_placement(facts()[::-1])
-    assert (placement.source, placement.method) == ("measured", "measured")
+    assert (placement.source, placement.method) == ("measured", "as each rank says")
     assert placement.nodes == ("n0", "n1")
     assert placement.node_ranks == (0, 0, 0, 0, 1, 1, 1, 1)
     assert placement.local_ranks == (0, 1, 2, 3) * 2
@@ -65,9 +65,9 @@ def test_the_name_that_the_scheduler_uses_is_taken():
 
 def test_local_ranks_that_nobody_told_or_that_collide_are_counted_and_the_method_says_so():
     counted = measured_placement(changed(local_rank=None))
-    assert (counted.local_ranks, counted.method) == ((0, 1, 2, 3) * 2, "measured, local ranks counted on 2 nodes")
+    assert (counted.local_ranks, counted.method) == ((0, 1, 2, 3) * 2, "as each rank says, local ranks counted on 2 nodes")
     collided = measured_placement(facts(r1={"local_rank": 0}))
-    assert (collided.local_ranks[:4], collided.method) == ((0, 1, 2, 3), "measured, local ranks counted on 1 nodes")
+    assert (collided.local_ranks[:4], collided.method) == ((0, 1, 2, 3), "as each rank says, local ranks counted on 1 nodes")
 
 
 def test_gpus_and_domains_are_kept_as_far_as_they_are_known():
