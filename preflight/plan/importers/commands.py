@@ -71,8 +71,11 @@ def take_apart(words: Sequence[str]) -> Invocation:
     return Invocation(tuple((name, tuple(rest)) for name, rest in found), "", ())
 
 
-def parse(words: Sequence[str], *, one_letter: bool = False) -> tuple[dict[str, str | bool], set[str]]:
+def parse(
+    words: Sequence[str], *, one_letter: bool = False, most: int = 1000
+) -> tuple[dict[str, str | bool], set[str]]:
     """Options by name in snake case, and the names of those whose value can't be known. `one_letter`: Slurm's, as in -N4 and -N 4.
+    `most`: words that one option may take; those of launchers take one.
 
     >>> parse(["--nnodes=4", "--tee", "3", "--swiglu"])
     ({'nnodes': '4', 'tee': '3', 'swiglu': True}, set())
@@ -91,7 +94,7 @@ def parse(words: Sequence[str], *, one_letter: bool = False) -> tuple[dict[str, 
             value = attached or None
         if value is None:
             end = index
-            while end < len(words) and not re.match(r"--?[A-Za-z]", words[end]):
+            while end < min(len(words), index + most) and not re.match(r"--?[A-Za-z]", words[end]):
                 end += 1
             value = " ".join(words[index:end]) if end > index else None
             index = end
@@ -106,7 +109,7 @@ def parse(words: Sequence[str], *, one_letter: bool = False) -> tuple[dict[str, 
 
 def options_of(words: Sequence[str], line: int, name: str, program: str) -> Options:
     """The options of one launcher."""
-    found, unknown = parse(words, one_letter=program == "srun")
+    found, unknown = parse(words, one_letter=program == "srun", most=1)
     said = {
         key: Fact(value, f"{name}:{line} {program} --{key.replace('_', '-')} {short(value)}")
         for key, value in found.items()

@@ -50,7 +50,7 @@ _MARKERS = {"model_type", "architectures", "num_hidden_layers", "n_layer", "hidd
 
 def is_huggingface(document: Mapping[str, Any]) -> bool:
     """Whether a JSON file describes a model of transformers."""
-    return len(_MARKERS & set(document)) >= 2 or "text_config" in document
+    return "model_type" in document or "text_config" in document or len(_MARKERS & set(document)) >= 2
 
 
 def read_shape(document: Mapping[str, Any], lines: Lines, path: tuple[str, ...] = ()) -> Facts:

@@ -73,7 +73,7 @@ def _read_embeddings(options: Options, facts: Facts, where: str) -> None:
     if vocab:
         facts.take("model.vocab_size", vocab)
     elif padded:
-        facts.take("model.vocab_size", padded)
+        facts.say("model.vocab_size", padded.value, f"{padded.origin}: padded", default=True)
     else:
         facts.note(
             f"{where}: the size of the vocabulary comes from the tokenizer: give the model's config.json too, or model.vocab_size"

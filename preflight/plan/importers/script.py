@@ -1,5 +1,6 @@
 """Job scripts: sbatch or shell, with Megatron-LM's options, an inline DeepSpeed JSON, and the line that starts the ranks."""
 
+import itertools
 import re
 from collections.abc import Iterable
 from pathlib import PurePath
@@ -11,20 +12,50 @@ from preflight.plan.importers.commands import Invocation, parse, read_launch, ta
 from preflight.plan.importers.deepspeed import is_deepspeed, read_deepspeed
 from preflight.plan.importers.facts import Fact, Facts, Options, short
 from preflight.plan.importers.megatron import ALIASES, KNOWN, read_megatron
+from preflight.plan.importers.overrides import read_overrides
 from preflight.plan.importers.shell import Script
 from preflight.plan.importers.shell_expand import marks
 from preflight.plan.importers.tree import Lines
 
+MAX_OPTIONS = 50_000  # whose places are remembered
 MAX_BYTES, MAX_LINE = 2**20, 100_000  # the largest job script that we know has 60 KiB
 
 _SBATCH = re.compile(r"^[ \t]*#SBATCH[ \t]+(\S.*)$", re.MULTILINE)
 _SHORT = {"N": "nodes", "n": "ntasks", "w": "nodelist", "m": "distribution", "G": "gpus", "x": "exclude"}
+_OPTION = re.compile(r"(?<![\w-])--?([A-Za-z][\w-]{0,99})")
 _LAUNCHING = {"torchrun", "deepspeed", "accelerate", "mpirun"}
 # options of Hugging Face's Trainer
 _TRAINER = {
     "per_device_train_batch_size": "training.micro_batch_size",
     "gradient_accumulation_steps": "said.accumulation",
 }
+
+
+class _Places:
+    """Where the options of a script are written, in place of the command that they end up in."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self.name = name
+        self.found: dict[str, list[tuple[int, str]]] = {}
+        line, before = 1, 0
+        for match in itertools.islice(_OPTION.finditer(text), MAX_OPTIONS):
+            line += text.count("\n", before, match.start())
+            before = match.start()
+            begin = text.rfind("\n", 0, before) + 1
+            places = self.found.setdefault(match[1].replace("-", "_"), [])
+            if len(places) < 20 and not text[begin : begin + 200].lstrip().startswith("#"):
+                places.append((line, text[match.end() : match.end() + 200].split("\n", 1)[0].lstrip(" \t=")))
+
+    def origin(self, option: str, value: object, line: int) -> str:
+        """The origin "file:line --option value". `line`: of the command, for an option that is not written out."""
+        said = f"--{option.replace('_', '-')}{'' if value is True else ' ' + short(value)}"
+        places = self.found.get(option)
+        if not places:
+            return f"{self.name}:{line} {said}"
+        first = str(value).split(" ", 1)[0]
+        number, rest = next((place for place in places if value is not True and first in place[1]), places[0])
+        through = re.match(r"\$\(\(.{1,80}?\)\)|\$\{[^}]{1,80}\}|\$\w{1,80}", rest)
+        return f"{self.name}:{number} {said}" + (f" ({through[0]})" if through and value is not True else "")
 
 
 def is_script(text: str) -> bool:
@@ -53,14 +84,16 @@ def read_script(text: str, name: str) -> Facts:
     script = Script(text, name, _environment(asked))
     for note in script.notes:
         facts.note(note if note.startswith(name) else f"{name} {note}")
-    runs = [(take_apart(run.words), run.line) for run in script.runs]
+    once = {run.words: run for run in reversed(script.runs)}  # a command that stands there twice says nothing new
+    runs = [(take_apart(run.words), run.line) for run in sorted(once.values(), key=lambda run: run.line)]
     trainings = _trainings(runs)
     if not trainings:
         facts.note(f"{name}: no command in it starts a training that is known here")
         read_launch(Invocation((), "", ()), 1, name, asked, facts)
+    places = _Places(text, name)
     for run in trainings:
         read_launch(*run, name, asked, facts)
-        _read_arguments(run, text, name, script, facts)
+        _read_arguments(run, places, name, script, facts)
     _read_variables(script, name, facts)
     return facts
 
@@ -71,7 +104,7 @@ def sbatch_options(text: str, name: str) -> dict[str, Fact]:
     for match in _SBATCH.finditer(text):
         line = text.count("\n", 0, match.start()) + 1
         words = re.sub(r"(^|\s)#.*", "", match[1]).split()
-        found, _ = parse(words, one_letter=True)
+        found, _ = parse(words, one_letter=True, most=1)
         for key, value in found.items():
             asked[_SHORT.get(key, key)] = Fact(value, f"{name}:{line} #SBATCH --{key.replace('_', '-')} {short(value)}")
     return asked
@@ -111,14 +144,11 @@ def _trainings(runs: Iterable[tuple[Invocation, int]]) -> list[tuple[Invocation,
     )
 
 
-def _read_arguments(run: tuple[Invocation, int], text: str, name: str, script: Script, facts: Facts) -> None:
+def _read_arguments(run: tuple[Invocation, int], places: _Places, name: str, script: Script, facts: Facts) -> None:
     """The options of the program itself."""
     invocation, line = run
     found, unknown = parse(invocation.arguments)
-    said = {
-        ALIASES.get(key, key): Fact(value, _place(key, value, line=line, text=text, name=name))
-        for key, value in found.items()
-    }
+    said = {ALIASES.get(key, key): Fact(value, places.origin(key, value, line)) for key, value in found.items()}
     unknown = {ALIASES.get(key, key) for key in unknown}
     for key in sorted(unknown & (KNOWN | {"world_size", "num_experts", "vocab_size"})):
         facts.note(f"{name}:{line} --{key.replace('_', '-')}: its value is not in the file")
@@ -127,6 +157,7 @@ def _read_arguments(run: tuple[Invocation, int], text: str, name: str, script: S
         facts.note(f"{name}:{line}: options that are not in the file may be added: {', '.join(sorted(set(loose))[:8])}")
     if len(KNOWN & (set(said) | unknown)) >= 3:
         read_megatron(Options(said, f"{name}:{line} default of Megatron-LM", unknown), facts, name)
+    facts.add(read_overrides(invocation.arguments, name, line))
     options = Options(said, "", unknown)
     for key, field in _TRAINER.items():
         facts.take(field, options.number(key))
@@ -152,29 +183,6 @@ def _read_named(path: str, origin: str, script: Script, name: str, facts: Facts)
         return
     if isinstance(content, dict) and is_deepspeed(content):
         facts.add(read_deepspeed(content, Lines(document.text, name, document.line + 1)))
-
-
-def _place(option: str, value: object, *, line: int, text: str, name: str) -> str:
-    """The origin "file:line --option value": the line on which the option is written, not the one of the command that it ends up in."""
-    written = option.replace("_", "-")
-    pattern = re.compile(r"(?<![\w-])--?" + re.escape(option).replace("_", "[-_]") + r"(?![\w-])[ \t=]*([^\n]*)")
-    first = None
-    for number, match in enumerate(pattern.finditer(text)):
-        begin = text.rfind("\n", 0, match.start()) + 1
-        if number > 20:
-            break
-        if text[begin : match.start()].lstrip().startswith("#"):
-            continue
-        place = (text.count("\n", 0, match.start()) + 1, match[1])
-        first = first or place
-        if value is not True and str(value).split(" ", 1)[0] in match[1]:
-            first = place
-            break
-    if first is None:
-        return f"{name}:{line} --{written} {'' if value is True else short(value)}".rstrip()
-    said = first[1].split()[0].rstrip("\"'\\)") if first[1].split() else ""
-    through = f" ({said})" if said.startswith("$") and value is not True else ""
-    return f"{name}:{first[0]} --{written} {'' if value is True else short(value)}".rstrip() + through
 
 
 def _read_variables(script: Script, name: str, facts: Facts) -> None:

@@ -7,7 +7,7 @@ set is unknown from there on: a wrong value would be worse than none.
 import re
 from typing import NamedTuple
 
-from preflight.plan.importers.shell_expand import Variables, mark, marks
+from preflight.plan.importers.shell_expand import Variables, mark, marks, shown
 from preflight.plan.importers.shell_lex import Command, Word, split
 from preflight.plan.importers.shell_test import answer, is_test
 
@@ -54,9 +54,12 @@ class Document(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """An open if, loop or case. `active`: whether its commands run (None: unknown). `decided`: a branch of it has run for certain."""
+    """An open if, loop or case. `around`: whether it is reached at all. `active`: whether its commands run then (None: unknown). `decided`: a
+    branch of it has run for certain.
+    """
 
     kind: str
+    around: bool | None
     active: bool | None
     decided: bool | None = False
     word: str = ""
@@ -113,10 +116,7 @@ class Script:
 
     def _state(self) -> bool | None:
         """Whether commands here run: True, False, None if that is unknown."""
-        state: bool | None = True
-        for block in self._blocks:
-            state = _both(state, block.active)
-        return state
+        return _both(self._blocks[-1].around, self._blocks[-1].active) if self._blocks else True
 
     def _control(self, command: Command) -> tuple[Word, ...] | None:
         """The words after keywords such as if and then, which open and close blocks; None where nothing is left to do."""
@@ -127,7 +127,7 @@ class Script:
         while words:
             keyword = _bare(words[:1])
             if keyword in {"if", "while", "until"}:
-                self._blocks.append(_Block(keyword, active=self._state()))
+                self._blocks.append(_Block(keyword, around=self._state(), active=True))
             elif keyword in {"then", "do", "elif", "else", "fi", "done", "esac"}:
                 self._branch(keyword)
             elif keyword in {"for", "case"} and len(words) > 1:
@@ -166,14 +166,14 @@ class Script:
     def _loop(self, words: tuple[Word, ...], keyword: str) -> None:
         """for NAME in A B C: the body is read once; the variable is known only if there is one value. case WORD in: opens its block."""
         if keyword == "case":
-            self._blocks.append(_Block("case?", active=self._state(), word=self.variables.text(words[1])))
+            self._blocks.append(_Block("case?", around=self._state(), active=True, word=self.variables.text(words[1])))
             return
         name = _bare(words[1:2])
         values = [piece for word in words[3:] for piece in self.variables.words(word)]
         if name:
             self.variables.values[name] = values[0] if len(values) == 1 else mark(f"${name}")
         active = True if len(values) == 1 else None
-        self._blocks.append(_Block("for", active=active))
+        self._blocks.append(_Block("for", around=self._state(), active=active))
 
     def _pattern(self, command: Command) -> None:
         """A pattern of case, up to its parenthesis: "70B|70b)"."""
@@ -242,9 +242,7 @@ class Script:
         if name == "((" or name in _READING:
             self._change(text, certain=certain)
         elif name in {"source", "."}:
-            self.notes.append(
-                f"line {command.line}: reads {text[1] if len(text) > 1 else 'a file'}, which was not given"
-            )
+            self.notes.append(f"line {command.line}: reads {shown(' '.join(text[1:2]))}, which was not given")
         if command.heredoc:
             self._heredoc(command, text, prefix, depth)
         if name in _QUIET or len(self.runs) >= MAX_RUNS:

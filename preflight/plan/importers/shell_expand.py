@@ -38,6 +38,11 @@ def marks(text: str) -> list[str]:
     return [" ".join(source.translate(_BACK).split()) for source in text.split("\0")[1::2]]
 
 
+def shown(text: str) -> str:
+    """A text for a message: what is unknown as it stands in the script."""
+    return re.sub(r"\0([^\0]*)\0", lambda match: match[1].translate(_BACK), text)
+
+
 class Variables:
     """Variables by name, and what of the environment is taken as not set."""
 

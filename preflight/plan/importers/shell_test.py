@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 
 from preflight.plan.importers.shell_expand import marks
 
+MAX_TERMS = 40
+
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": lambda a, b: a == b,
     "-ne": lambda a, b: a != b,
@@ -23,24 +25,21 @@ def is_test(words: Sequence[str]) -> bool:
 def answer(words: Sequence[str], unset: Callable[[str], bool]) -> bool | None:
     """The answer of a test. `unset`: told the name of a variable that the file never sets, says whether to take it as not set."""
     terms = [word for word in words[1:] if word not in {"]", "]]"}]
+    if len(terms) > MAX_TERMS:
+        return None
     if terms[:1] == ["!"]:
         inner = answer(["[", *terms[1:]], unset)
         return None if inner is None else not inner
-    for joint in ("||", "-o"):
-        if joint in terms[:40]:
-            at = terms.index(joint)
+    for joint, decides in (("||", True), ("-o", True), ("&&", False), ("-a", False)):
+        if joint in terms[1:]:
+            at = terms.index(joint, 1)
             both = answer(["[", *terms[:at]], unset), answer(["[", *terms[at + 1 :]], unset)
-            return True if True in both else None if None in both else False
-    for joint in ("&&", "-a"):
-        if joint in terms[:40] and terms[0] != joint:
-            at = terms.index(joint)
-            both = answer(["[", *terms[:at]], unset), answer(["[", *terms[at + 1 :]], unset)
-            return False if False in both else None if None in both else True
-    if len(terms) == 2 and terms[0] in {"-z", "-n"}:
-        return _emptiness(terms[1], unset, wanted=terms[0] == "-z")
-    if len(terms) == 1:
-        return _emptiness(terms[0], unset, wanted=False)
-    return _comparison(*terms) if len(terms) == 3 else None
+            return decides if decides in both else None if None in both else not decides
+    if len(terms) == 3:
+        return _comparison(*terms)
+    if len(terms) == 1 or (len(terms) == 2 and terms[0] in {"-z", "-n"}):
+        return _emptiness(terms[-1], unset, wanted=terms[0] == "-z" and len(terms) == 2)
+    return None
 
 
 def _emptiness(text: str, unset: Callable[[str], bool], *, wanted: bool) -> bool | None:

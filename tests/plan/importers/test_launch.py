@@ -1,0 +1,158 @@
+"""What launchers and Slurm say about nodes, GPUs and the places of ranks."""
+
+import pytest
+
+from preflight.errors import ConfigError
+
+TRAIN = "pretrain_gpt.py --num-layers 8 --hidden-size 512 --num-attention-heads 8 --tensor-model-parallel-size 8"
+
+
+def head(*options):
+    return "#!/bin/bash\n" + "".join(f"#SBATCH {option}\n" for option in options)
+
+
+def test_one_task_per_gpu_under_srun_is_slurms_own_placement(read):
+    script = head("-N 8", "--ntasks-per-node=8", "--gres=gpu:h100:8", "--distribution=cyclic:block", "--segment=4")
+    said = read(job__slurm=f"{script}srun python {TRAIN}\n").document
+    assert said["hardware"] == {"nodes": 8, "gpus_per_node": 8}
+    assert said["launch"] == {"distribution": "cyclic", "segment": 4, "launcher": "slurm"}
+
+
+def test_srun_overrules_sbatch(values):
+    script = head("--nodes=8", "--ntasks-per-node=8")
+    said = values(job__slurm=f"{script}srun -N4 --ntasks-per-node 4 -m plane=4 -w gpu[01-04] python {TRAIN}\n")
+    assert said["hardware.nodes"] == 4
+    assert said["hardware.gpus_per_node"] == 4
+    assert said["launch.distribution"] == "plane=4"
+    assert said["launch.hosts"] == "gpu[01-04]"
+
+
+def test_tasks_in_all_over_nodes_give_ranks_per_node(values):
+    said = values(job__slurm=head("--nodes=4", "--ntasks=32") + f"srun python {TRAIN}\n")
+    assert said["hardware.gpus_per_node"] == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "rendezvous"),
+    [
+        ("--rdzv_backend c10d --rdzv_endpoint n1:29500", "c10d"),
+        ("--rdzv-backend=c10d", "c10d"),
+        ("--master_addr n1 --node_rank 0", "static"),
+        ("--rdzv-endpoint n1:29500", "static"),  # torchrun's default backend, whatever the endpoint
+        ("--standalone", "c10d"),
+    ],
+)
+def test_the_rendezvous_of_torchrun_is_the_one_it_would_take(values, options, rendezvous):
+    said = values(job__sh=f"#!/bin/bash\ntorchrun --nnodes 1 --nproc-per-node 8 {options} {TRAIN}\n")
+    assert said["launch.rendezvous"] == rendezvous
+
+
+def test_torchrun_without_nnodes_is_one_node_and_the_trap_is_told(read):
+    imported = read(job__slurm=head("--nodes=4") + f"srun torchrun --nproc-per-node 8 {TRAIN}\n")
+    assert imported.document["hardware"]["nodes"] == 1
+    assert any("a world of its own on every node" in note for note in imported.notes)
+
+
+def test_a_launcher_with_other_nodes_than_slurm_is_refused(read):
+    with pytest.raises(ConfigError, match=r"hardware\.nodes.*gives 4, but .* gives 8|gives 8, but .* gives 4"):
+        read(job__slurm=head("--nodes=4") + f"srun torchrun --nnodes 8 --nproc-per-node 8 {TRAIN}\n")
+
+
+def test_slurms_own_variables_are_filled_in_from_what_was_asked_for(values):
+    script = head("--nodes=4", "--gpus-per-node=8", "--ntasks-per-node=1")
+    said = values(
+        job__slurm=f"{script}srun torchrun --nnodes $SLURM_NNODES --nproc-per-node $SLURM_GPUS_ON_NODE {TRAIN}\n"
+    )
+    assert (said["hardware.nodes"], said["hardware.gpus_per_node"]) == (4, 8)
+
+
+def test_gpus_of_a_worker_count_that_is_detected_come_from_slurm(values):
+    script = head("--nodes=4", "--gres=gpu:4")
+    assert (
+        values(job__slurm=f"{script}srun torchrun --nnodes 4 --nproc-per-node gpu {TRAIN}\n")["hardware.gpus_per_node"]
+        == 4
+    )
+
+
+def test_a_range_of_nodes_is_no_number_of_nodes(read):
+    imported = read(job__sh=f"#!/bin/bash\ntorchrun --nnodes 2:4 --nproc-per-node 8 {TRAIN}\n")
+    assert "nodes" not in imported.document["hardware"]
+    assert any("no fixed number of nodes" in note for note in imported.notes)
+
+
+def test_deepspeeds_launcher_asks_for_its_hostfile_and_takes_it(read):
+    script = "#!/bin/bash\ndeepspeed --hostfile /job/hostfile --num_gpus 8 train.py --deepspeed ds.json --per_device_train_batch_size 2\n"
+    alone = read(job__sh=script)
+    assert any("--hostfile /job/hostfile" in note and "was not given" in note for note in alone.notes)
+    both = read("hostfile", job__sh=script)
+    assert both.document["launch"]["launcher"] == "deepspeed"
+    assert both.document["launch"]["hosts"] == "gpu-10,gpu-2,gpu-1,gpu-3"
+    assert both.document["hardware"] == {"nodes": 4, "gpus_per_node": 8}
+    assert both.document["training"]["micro_batch_size"] == 2
+    assert not any("hostfile" in note and "was not given" in note for note in both.notes)
+
+
+def test_mpirun_by_node_is_cyclic(values):
+    said = values(job__sh=f"#!/bin/bash\nmpirun -np 64 -npernode 8 --map-by node python {TRAIN}\n")
+    assert said["launch.launcher"] == "mpi"
+    assert said["launch.distribution"] == "by-node"
+    assert (said["hardware.nodes"], said["hardware.gpus_per_node"]) == (8, 8)
+
+
+def test_accelerate_launch_starts_workers_as_torchrun_does(values):
+    said = values(
+        job__sh="#!/bin/bash\naccelerate launch --num_machines 2 --num_processes 16 --rdzv_backend c10d train.py\n"
+    )
+    assert said["launch.launcher"] == "torchrun"
+    assert said["launch.rendezvous"] == "c10d"
+    assert (said["hardware.nodes"], said["hardware.gpus_per_node"]) == (2, 8)
+
+
+def test_visible_devices_and_parallelism_variables_of_the_environment_are_taken(values):
+    script = "export CUDA_VISIBLE_DEVICES=3,2,1,0\nexport PARALLELISM_CONFIG_TP_SIZE=4\nexport PARALLELISM_CONFIG_DP_SHARD_SIZE=2\n"
+    said = values(job__sh=f"#!/bin/bash\n{script}torchrun --nnodes 2 --nproc-per-node 4 train.py\n")
+    assert said["launch.visible_devices"] == "3,2,1,0"
+    assert (said["parallel.tp"], said["parallel.dp_shard"], said["parallel.framework"]) == (4, 2, "fsdp")
+
+
+def test_a_file_of_variables_alone_is_taken(values):
+    assert values(accelerate__env="PARALLELISM_CONFIG_CP_SIZE=2\n")["parallel.cp"] == 2
+
+
+def test_dotted_options_count_as_written(values):
+    command = "torchrun --nnodes 4 --nproc-per-node 8 -m torchtitan.train --job.config_file x.toml"
+    said = values(
+        job__sh=f"#!/bin/bash\n{command} --parallelism.tensor_parallel_degree 4 --parallelism.pipeline_parallel_degree=2\n"
+    )
+    assert (said["parallel.tp"], said["parallel.pp"], said["parallel.framework"]) == (4, 2, "torchtitan")
+    said = values(
+        job__sh="#!/bin/bash\ntorchrun --nproc-per-node 8 run.py model.tensor_model_parallel_size=2 train.micro_batch_size=4\n"
+    )
+    assert (said["parallel.tp"], said["training.micro_batch_size"]) == (2, 4)
+    assert "parallel.pp" not in said
+
+
+def test_a_dotted_option_that_overrules_a_file_is_refused(read):
+    command = "torchrun --nproc-per-node 8 -m torchtitan.train --parallelism.tensor_parallel_degree 4"
+    with pytest.raises(ConfigError, match=r"parallel\.tp: gives 4, but .*titan\.toml:20"):
+        read("titan.toml", job__sh=f"#!/bin/bash\n{command}\n")
+
+
+def test_a_script_that_starts_nothing_known_still_says_what_slurm_was_asked_for(read):
+    imported = read(job__slurm=head("--nodes=4", "--gres=gpu:8") + "make all\n")
+    assert imported.document["hardware"] == {"nodes": 4, "gpus_per_node": 8}
+    assert any("no command in it starts a training" in note for note in imported.notes)
+
+
+def test_a_host_named_twice_is_refused_and_uneven_slots_are_told(read):
+    with pytest.raises(ConfigError, match="named twice"):
+        read(hostfile="a slots=8\na slots=8\n")
+    imported = read(hostfile="a slots=4\nb slots=8\n")
+    assert "gpus_per_node" not in imported.document["hardware"]
+    assert any("4, 8 slots" in note for note in imported.notes)
+
+
+def test_a_rankfile_names_hosts_and_ranks(values):
+    said = values(rankfile="".join(f"rank {i}=node{i % 2} slot={i // 2}\n" for i in range(8)))
+    assert said["launch.launcher"] == "mpi"
+    assert (said["hardware.nodes"], said["hardware.gpus_per_node"]) == (2, 4)

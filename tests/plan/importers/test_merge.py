@@ -1,0 +1,118 @@
+"""Several files as one plan: agreement, contradiction, and every origin."""
+
+import pytest
+
+from preflight.errors import ConfigError
+from preflight.plan.importers import import_files, plan_toml
+from preflight.plan.planfile import job_of, read_job
+from preflight.report.origins import origins_text
+
+ALL = (
+    "large_lm.slurm",
+    "pretrain.sh",
+    "megatron.log",
+    "run_config.yaml",
+    "titan.toml",
+    "nanotron.yaml",
+    "mixtral.json",
+    "deepseek.json",
+)
+
+
+@pytest.mark.parametrize("name", [*ALL, "titan.json", "zero3.json", "hostfile", "accelerate.yaml"])
+def test_every_value_has_an_origin_and_every_key_is_one_of_a_plan_file(read, name):
+    imported = read(name)
+    keys = {f"{section}.{key}" for section, values in imported.document.items() for key in values}
+    assert keys == set(imported.origins)
+    assert all(name in origin for origin in imported.origins.values())
+    document = {**imported.document, "model": {"layers": 2, "parameters": 10, **imported.document.get("model", {})}}
+    job_of(document, "imported")  # refuses unknown keys and values out of bounds
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_saved_plan_reads_as_the_imported_one(read, name, tmp_path):
+    document = read(name).document
+    path = tmp_path / "job.toml"
+    path.write_text(plan_toml(document))
+    assert read_job(path) == job_of(document, str(path))
+
+
+def test_a_saved_plan_can_be_imported_again(read):
+    document = read("pretrain.sh").document
+    assert read(again__toml=plan_toml(document)).document == document
+
+
+def test_texts_of_any_kind_survive_the_saving():
+    import tomllib
+
+    document = {
+        "launch": {"hosts": 'a"b\\c\x7fé', "n": [1, 2], "x": 1.5, "y": 1e300, "b": True},
+        "odd name": {"k.e": -1},
+    }
+    assert tomllib.loads(plan_toml(document)) == document
+
+
+def test_files_that_agree_become_one_plan(read):
+    config = '{"model_type": "llama", "num_hidden_layers": 80, "hidden_size": 8192, "num_key_value_heads": 8, "vocab_size": 128256}'
+    document = read("pretrain.sh", config__json=config).document
+    assert document["model"]["layers"] == 80
+    assert document["model"]["positions"] == 0
+
+
+def test_files_that_differ_are_refused_with_both_origins(read):
+    with pytest.raises(ConfigError) as caught:
+        read("pretrain.sh", config__json='{"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 8192}')
+    text = str(caught.value)
+    assert "config.json:1 num_hidden_layers = 32: model.layers: gives 32, but" in text
+    assert "pretrain.sh:33 --num-layers 80" in text
+
+
+def test_a_default_gives_way_to_a_written_value_and_is_mentioned(read):
+    script = "#!/bin/bash\ntorchrun --nnodes 2 --nproc-per-node 8 t.py --num-layers 2 --hidden-size 64 --num-attention-heads 8\n"
+    imported = read(
+        job__sh=script, config__json='{"model_type": "llama", "num_key_value_heads": 2, "intermediate_size": 999}'
+    )
+    assert imported.document["model"]["kv_heads"] == 2
+    assert imported.document["model"]["ffn_size"] == 999
+    assert any("model.kv_heads = 2" in note and "before the default 8" in note for note in imported.notes)
+
+
+def test_degrees_that_do_not_make_up_the_world_are_refused(read):
+    text = "parallelism: {dp: 16, tp: 2, pp: 2}\ntokens: {micro_batch_size: 1}\n"
+    with pytest.raises(ConfigError, match=r"tp 2 x cp 1 x pp 2 x dp 16 = 64 ranks, but there are 32"):
+        read(config__yaml=text, job__sh="#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gres=gpu:8\n")
+
+
+def test_a_framework_is_not_two(read):
+    with pytest.raises(ConfigError, match=r"parallel\.framework"):
+        read("titan.toml", "zero3.json")
+
+
+def test_nodes_that_are_missing_follow_from_the_world_size(values):
+    said = values("megatron.log", job__toml="[hardware]\ngpus_per_node = 8\n[parallel]\n")
+    assert said["hardware.nodes"] == 8
+
+
+def test_what_is_no_file_of_a_known_kind_is_refused_with_the_kinds(read, tmp_path):
+    for text in ("hello world\n", "a: 1\nb: 2\n", '{"a": 1}', "", "[1, 2]"):
+        with pytest.raises(ConfigError, match="kind"):
+            read(strange__txt=text)
+    with pytest.raises(ConfigError, match="can't be read"):
+        import_files([tmp_path / "not there"])
+    with pytest.raises(ConfigError, match="0 files"):
+        import_files([])
+
+
+def test_the_text_of_origins_has_a_line_for_each_value_and_the_notes(read):
+    imported = read("large_lm.slurm")
+    text = origins_text(*imported)
+    lines = text.splitlines()
+    assert any(
+        line.split()[:2] == ["parallel.tp", "4"] and "--tensor-model-parallel-size 4 ($TP)" in line for line in lines
+    )
+    assert all(note.isprintable() and note in text for note in imported.notes)
+    assert len(lines) == 1 + len(imported.origins) + 2 + len(imported.notes)
+
+
+def test_origins_of_nothing_say_so():
+    assert "nothing was found" in origins_text({"parallel": {}}, {})
