@@ -95,6 +95,10 @@ def _head(report: Report, *, width: int, color: bool) -> list[str]:
     moved = f"data moved by {settings.backend}" if settings.backend else "no data moved"
     moved += f" ({settings.backend_reason})" if settings.backend_reason else ""
     lines += hang("  with      ", f"{moved}; {versions}" if versions else moved, width=width)
+    if report.evidence.plan is not None and report.evidence.plan.fingerprint:
+        lines.append(
+            f"  plan      {clean(report.evidence.plan.job.source)}, fingerprint {report.evidence.plan.fingerprint}"
+        )
     if report.environment.variables:
         variables = " ".join(f"{name}={value}" for name, value in report.environment.variables.items())
         lines += hang("  variables ", variables, width=width)
