@@ -59,7 +59,8 @@ class Traffic(Noun, frozen=True, kw_only=True):
     `axis` names the groups that carry it (Plan.groups). `calls` per step; `message_bytes` of one call as nccl-tests counts it; `wire_bytes`
     sent by one rank in all calls together (ring algorithms). `exposed`: on the critical path unless overlapped by the framework;
     False: hidden behind compute as far as it fits; `hides_behind` says which: one of the two matrix products of each backward step, the attention, all
-    compute of the step, or the first forward or last backward pass of a micro-batch. `inside_s`, `outside_s`: seconds of all calls together if every group lies inside one
+    compute of the step, or the first forward or last backward pass of a micro-batch. `copies`: each token's, where the dispatcher sends
+    just one of them to each NVLink domain and copies it there; 0: all are sent. `inside_s`, `outside_s`: seconds of all calls together if every group lies inside one
     NVLink domain, and if it leaves it, at the hardware's rates; None: a rate is not known.
     """
 
@@ -72,6 +73,7 @@ class Traffic(Noun, frozen=True, kw_only=True):
     exposed: bool
     hides_behind: Literal["", "weight_gradients", "input_gradients", "attention", "micro_batches", "first_forward", "last_backward"] = ""
     formula: str = ""
+    copies: int = 0
     inside_s: float | None = None
     outside_s: float | None = None
 

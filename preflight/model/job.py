@@ -100,6 +100,7 @@ class Training(Noun, frozen=True, kw_only=True):
     bytes of both Adam moments of one weight together; None: 8. `recompute`: activations computed again in the backward pass.
     `attention` "flash": fused, the scores are never kept. `fused_loss`: logits are never whole in memory (chunked or fused cross entropy).
     `capacity_factor`: padding of each expert's tokens; None: tokens are not padded. `expert_skew`: tokens of the most loaded rank over the mean, at least 1.
+    `dispatch_once_per_node`: the dispatcher sends a token once to each node or NVLink domain that has some of its experts (DeepEP, HybridEP), not once to each expert.
     `dispatch_bytes`: bytes of one element sent to the experts (1: fp8); None: 2. `compiled`: torch.compile. `compiled_loss`: the loss inside it too; None: as `compiled`. `offload_optimizer`: optimizer state in host memory.
     `overlap_tp`: backward tensor-parallel collectives beside matrix products; `overlap_gradients`: their reduction beside the backward pass; `overlap_parameters`:
     gathering updated weights beside the next forward pass. None: the framework's default (plan/defaults.py).
@@ -119,6 +120,7 @@ class Training(Noun, frozen=True, kw_only=True):
     capacity_factor: float | None = None
     expert_skew: float = 1.0
     dispatch_bytes: int | None = None
+    dispatch_once_per_node: bool = False
     compiled: bool = False
     compiled_loss: bool | None = None
     offload_optimizer: bool = False

@@ -51,6 +51,7 @@ def _timed(row: Row, rates: Rates | None) -> Traffic:
         exposed=not row.hides_behind,
         hides_behind=row.hides_behind,
         formula=row.formula,
+        copies=row.copies,
         inside_s=None if nvlink is None else wire / nvlink,
         outside_s=None if nic is None else wire / nic,
     )

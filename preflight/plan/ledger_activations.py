@@ -137,6 +137,7 @@ def _expert_rows(job: Job, degrees: Mapping[str, int], step: _Step) -> Iterator[
     text = f"{tokens} tokens x top-{top} x {step.hidden}" + (f" x {factor:g} (padding or skew)" if factor > 1 else "")
     again = 1 + (training.recompute == "full")
     dispatch, ep = training.dispatch_bytes or step.element, degrees["ep"]
+    copies = top if training.dispatch_once_per_node else 0
     # DualPipe is built to send one micro-batch's tokens while it computes another's (DeepSeek-V3 report, section 3.2.1)
     cover: Cover = "micro_batches" if schedule_of(job) == "dualpipe" else ""
     yield Row(
@@ -148,6 +149,7 @@ def _expert_rows(job: Job, degrees: Mapping[str, int], step: _Step) -> Iterator[
         dispatch * elements,
         f"{text} x {dispatch} bytes",
         cover,
+        copies,
     )
     text += f" x {step.element} bytes"
     combine = (1 + again) + 1  # back from the experts, and both again for gradients
@@ -160,6 +162,7 @@ def _expert_rows(job: Job, degrees: Mapping[str, int], step: _Step) -> Iterator[
         step.element * elements,
         text,
         cover,
+        copies,
     )
     etp = degrees.get("etp", 1)
     if etp > 1:

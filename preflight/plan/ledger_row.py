@@ -12,7 +12,7 @@ Cover = Literal[
 
 class Row(NamedTuple):
     """`size`: ranks of the group. `message_bytes` of one call as nccl-tests counts it. `hides_behind`: what compute it overlaps with, "" for none.
-    `formula`: the message with its numbers.
+    `formula`: the message with its numbers. `copies`: as in Traffic.
     """
 
     axis: str
@@ -23,6 +23,7 @@ class Row(NamedTuple):
     message_bytes: float
     formula: str
     hides_behind: Cover = ""
+    copies: int = 0
 
     @property
     def wire_bytes(self) -> float:

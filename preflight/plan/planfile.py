@@ -117,6 +117,7 @@ _SECTIONS: dict[str, dict[str, Reader]] = {
         "capacity_factor": decimal(1, 1000),
         "expert_skew": decimal(1, 1_000_000),
         "dispatch_bytes": whole(8),
+        "dispatch_once_per_node": flag,
         "compiled": flag,
         "compiled_loss": flag,
         "offload_optimizer": flag,

@@ -218,6 +218,19 @@ def test_padding_and_skew_make_messages_longer_the_larger_of_both():
     assert message(expert_skew=2.0, capacity_factor=1.5) == 2 * message()
 
 
+def test_a_token_sent_once_to_each_node_is_told_with_its_copies():
+    ep, shape = MIXTURES["Mixtral"]
+    plain, once = (
+        rows(
+            ledger_of(make_plan(**shape, micro_batches=1, training={"dispatch_once_per_node": how}, ep=ep, tp=1)), "ep"
+        )
+        for how in (False, True)
+    )
+    assert [row.copies for row in plain] == [0, 0]
+    assert [row.copies for row in once] == [2, 2]
+    assert [row.wire_bytes for row in plain] == [row.wire_bytes for row in once]
+
+
 def test_dense_layers_of_a_mixture_send_nothing_to_experts():
     ep, shape = MIXTURES["Mixtral"]
     shape = {**shape, "model": {**shape["model"], "dense_layers": 60}}

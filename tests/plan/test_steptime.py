@@ -228,6 +228,20 @@ def test_of_an_all_to_all_only_what_leaves_the_domain_uses_the_network():
     assert traffic_seconds(row, footprint(2, 8), 16, rates) == pytest.approx(8 / 15)  # published: b (n-1)/(n-g)
 
 
+def test_a_dispatcher_that_sends_once_to_each_node_saves_the_network_and_not_nvlink():
+    rates = Rates(nvlink_bytes_per_s=360e9, nic_bytes_per_s=48e9)
+    whole = traffic("all_to_all", calls=1.0, message_bytes=16 * 10**9, wire_bytes=15 * 10**9)
+    once = msgspec.structs.replace(whole, copies=8)
+    assert traffic_seconds(whole, footprint(2, 8), 16, rates) == pytest.approx(
+        8e9 / 48e9
+    )  # half of the experts are elsewhere
+    nearly_one_of_eight = 16e9 / 8 * (1 - 0.5**8)
+    assert traffic_seconds(once, footprint(2, 8), 16, rates) == pytest.approx(
+        max(nearly_one_of_eight / 48e9, 15e9 / 360e9)
+    )
+    assert traffic_seconds(once, footprint(1, 16), 16, rates) == traffic_seconds(whole, footprint(1, 16), 16, rates)
+
+
 def test_a_message_of_20_mib_runs_at_half_the_rate():
     rates = Rates(nvlink_bytes_per_s=360e9)
     row = traffic("all_reduce", message_bytes=HALF_RATE_BYTES, wire_bytes=36 * 10**9)
