@@ -5,25 +5,34 @@ gloo doesn't notice at all. The usual causes: one CUDA_VISIBLE_DEVICES for all r
 tasks to GPU 0. A MIG device counts as a GPU here.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 
-from preflight.model import Check, Evidence, Finding, Part, Plan, Verdict
-from preflight.model.hostlist import fold_numbers
+from preflight.model import Check, Evidence, Finding, Inventory, Part, Plan, Verdict
+from preflight.model.devices import resolve_devices
+from preflight.model.hostlist import fold, fold_numbers
 
 NAME = "gpu_per_rank"
 _MAX_SHOWN = 8
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
-    """One finding for each GPU with more than one rank, one for ranks without a known GPU, one PASS if there is neither."""
+    """Of a measured placement: one finding for each GPU with more than one rank, one for ranks without a known GPU, one PASS if there is neither. Of a
+    predicted one: whether the plan file's CUDA_VISIBLE_DEVICES shows each rank of a node a GPU.
+    """
     plan = evidence.plan
     if plan is None or evidence.settings.cpu_declared:
         return
-    if plan.placement.source != "measured" or plan.placement.gpu_uuids is None:
-        return  # a prediction gives each rank its own
+    if plan.placement.source == "measured" and plan.placement.gpu_uuids is not None:
+        yield from _judge_measured(plan, plan.placement.gpu_uuids)
+    elif plan.placement.source == "predicted" and plan.job.launch.visible_devices is not None:
+        yield from _judge_visible(plan, plan.job.launch.visible_devices, evidence.inventory)
+
+
+def _judge_measured(plan: Plan, uuids: tuple[str | None, ...]) -> Iterator[Finding]:
     ranks_of: dict[str, list[int]] = {}
     unknown: list[int] = []
-    for rank, uuid in enumerate(plan.placement.gpu_uuids):
+    for rank, uuid in enumerate(uuids):
         if uuid is None:
             unknown.append(rank)
         else:
@@ -45,6 +54,30 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     elif not shared:
         observed = f"{plan.world_size} ranks on {len(ranks_of)} GPUs"
         yield Finding(check=NAME, subject="GPUs", verdict=Verdict.PASS, observed=observed, expected=_EXPECTED)
+
+
+def _judge_visible(plan: Plan, text: str, inventory: Inventory | None) -> Iterator[Finding]:
+    """One finding for each way in which the variable works out: nodes of one kind are folded."""
+    needed = Counter(plan.placement.node_ranks)
+    alike: dict[tuple[int, int, str], list[str]] = {}
+    for position, name in enumerate(plan.placement.nodes):
+        node = inventory.node(name) if inventory else None
+        visible = resolve_devices(text, node.gpus if node else None)
+        alike.setdefault((needed[position], len(visible.uuids), "; ".join(visible.problems)), []).append(name)
+    for (ranks, shown, problems), names in alike.items():
+        verdict = Verdict.FAIL if shown < ranks else Verdict.WARN if problems else Verdict.PASS
+        note = f": {problems}" if problems else ""
+        yield Finding(
+            check=NAME,
+            subject=fold(names),
+            verdict=verdict,
+            observed=f"{ranks} ranks on a node, CUDA_VISIBLE_DEVICES shows {shown} GPU{'s' * (shown != 1)}{note}",
+            expected=_EXPECTED,
+            remedy=""
+            if verdict is Verdict.PASS
+            else "name as many different GPUs as a node has ranks, or leave the variable to the launcher",
+            blames=None if verdict is Verdict.PASS else Part(kind="plan", name="launch.visible_devices"),
+        )
 
 
 _EXPECTED = "one rank on each GPU"

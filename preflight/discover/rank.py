@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from preflight.discover.devices import ORDER_VARIABLE, VARIABLE, own_device, resolve_devices
 from preflight.discover.files import read_text
 from preflight.discover.nvml import NvmlReading
 from preflight.discover.nvml_run import NvmlRun
 from preflight.errors import ConfigError
 from preflight.model import Gpu, Problem, RankFacts
+from preflight.model.devices import ORDER_VARIABLE, VARIABLE, own_device, resolve_devices
 
 SOURCE = "environment"
 MAX_KEPT = 200  # letters; a longer variable (the node list of a big job) is left out, so that a line of facts can be written in one piece

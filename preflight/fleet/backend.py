@@ -11,6 +11,7 @@ import msgspec
 
 from preflight.errors import ConfigError
 from preflight.model import Job, Node
+from preflight.model.devices import resolve_devices
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,7 +31,7 @@ def choose_backend(
     Raises ConfigError if NCCL is asked for and no node has a usable GPU.
     """
     asked = option or job.hardware.backend
-    gpus = _assign(nodes, per_node, share_machine=share_machine)
+    gpus = _assign(nodes, per_node, job.launch.visible_devices, share_machine=share_machine)
     found = sum(uuid is not None for node in gpus.values() for uuid in node)
     wanted = per_node * len(nodes)
     none: dict[str, tuple[str | None, ...]] = {node.name: (None,) * per_node for node in nodes}
@@ -52,12 +53,19 @@ def choose_backend(
     return Choice(backend="gloo", reason=reason, cpu_declared=False, gpus=none)
 
 
-def _assign(nodes: Sequence[Node], per_node: int, *, share_machine: bool) -> dict[str, tuple[str | None, ...]]:
-    """Usable GPUs in NVML's order; agents that share a machine take consecutive parts of its list."""
+def _assign(
+    nodes: Sequence[Node], per_node: int, visible: str | None, *, share_machine: bool
+) -> dict[str, tuple[str | None, ...]]:
+    """Usable GPUs in the order in which the job's CUDA_VISIBLE_DEVICES (`visible`, None: not said) shows them, else in NVML's; agents that share a
+    machine take consecutive parts of its list.
+    """
     assigned: dict[str, tuple[str | None, ...]] = {}
     for position, node in enumerate(nodes):
         usable = [gpu.uuid for gpu in node.gpus or () if gpu.uuid and not gpu.mig_enabled]
         first = position * per_node if share_machine else 0
         mine: list[str | None] = list(usable[first : first + per_node])
+        if visible is not None and not share_machine:
+            shown = resolve_devices(visible, node.gpus).uuids[:per_node]
+            mine = [uuid if uuid in usable else None for uuid in shown]
         assigned[node.name] = tuple(mine + [None] * (per_node - len(mine)))
     return assigned

@@ -15,7 +15,7 @@ class RankFacts(Noun, frozen=True, kw_only=True, tag_field="schema", tag=RANK_SC
     `rank` and `world_size` as its launcher numbers them, `numbered_by` names the variable that said so ("RANK", "SLURM_PROCID", ...). `host`: the
     kernel's host name; `node`: what the scheduler calls this node, where it tells. `boot_id`: the kernel's, the same for all containers of
     one machine. `visible_devices` is CUDA_VISIBLE_DEVICES as it is (None: not set), `device_order` CUDA_DEVICE_ORDER.
-    `gpu_uuid`, `pci_bus_id`: of the one GPU this rank will use (discover/devices.py); None without a GPU, or where it isn't determined; `problems` tell why.
+    `gpu_uuid`, `pci_bus_id`: of the one GPU this rank will use (model/devices.py); None without a GPU, or where it isn't determined; `problems` tell why.
     `domain`: the NVLink domain that the fabric gives it, "clusterUUID.clique"; None where NVLink ends at the node. `environment`: the launcher's
     variables that place this rank, as they are.
     """

@@ -17,6 +17,7 @@ DOMAIN_SOURCE = "from the NVLink fabric, as the ranks read it"
 FILE_PATTERN = "rank-*.json"  # what `preflight ranks --out` writes, one file for each rank
 MAX_RANK_BYTES = 65536  # of one rank's file; about 1 kB is usual
 _MARK = f'{{"schema":"{RANK_SCHEMA}"'.encode()
+_DECODER = msgspec.json.Decoder(RankFacts)
 _AGAIN = "run `preflight ranks` once more, on all ranks, into a new file"
 
 
@@ -45,7 +46,7 @@ def read_ranks(path: str | Path) -> tuple[RankFacts, ...]:
 def _decode(source: str, number: int, line: bytes) -> RankFacts:
     begin, end = line.find(_MARK), line.rfind(b"}") + 1
     try:
-        return msgspec.json.decode(line[max(begin, 0) : end], type=RankFacts)
+        return _DECODER.decode(line[max(begin, 0) : end])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(source, f"line {number} is not what one rank wrote: {error}", remedy=_AGAIN) from error
 

@@ -1,10 +1,11 @@
 """gpu_per_rank finds ranks that share a GPU, and leaves alone ranks that have one each, or none by intention."""
 
+import msgspec
 import pytest
 
 from preflight.model import Placement, Settings, Verdict
 from preflight_checks.gpu_per_rank import CHECK
-from tests.builders import make_evidence, make_plan
+from tests.builders import make_evidence, make_inventory, make_node, make_plan
 
 
 def judge(uuids, source="measured", **settings):
@@ -37,3 +38,38 @@ def test_without_gpus_or_with_a_prediction_there_is_nothing_to_judge():
     assert judge(None) == []
     assert judge(("GPU-1",) * 4, source="predicted") == []
     assert judge(("GPU-1",) * 4, cpu_declared=True) == []
+
+
+def visible(text, inventory=None, **settings):
+    plan = make_plan(nodes=2, gpus_per_node=4, tp=4, launch={"visible_devices": text})
+    return list(CHECK.judge(make_evidence(plan=plan, inventory=inventory, settings=Settings(**settings))))
+
+
+def test_a_variable_that_shows_each_rank_a_gpu_passes():
+    [finding] = visible("3,2,1,0")
+    assert (finding.subject, finding.verdict) == ("node[0-1]", Verdict.PASS)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0,1,2", "4 ranks on a node, CUDA_VISIBLE_DEVICES shows 3 GPUs"),
+        ("0,1,2,2", "'2' is there twice, and CUDA then shows no GPU"),
+        ("0,-1,1,2,3", "shows 1 GPU: "),
+    ],
+)
+def test_gaps_and_duplicates_fail_before_the_job_starts(text, words):
+    [finding] = visible(text)
+    assert finding.verdict is Verdict.FAIL
+    assert words in finding.observed
+    assert finding.blames.name == "launch.visible_devices"
+
+
+def test_an_entry_too_many_warns_and_what_a_node_lacks_fails_there_only():
+    [finding] = visible("0,1,2,3,x")
+    assert finding.verdict is Verdict.WARN
+    inventory = make_inventory(2, 4)
+    nodes = (inventory.nodes[0], make_node("node1", gpus=3))
+    found = visible("0,1,2,3", msgspec.structs.replace(inventory, nodes=nodes))
+    assert [(one.subject, one.verdict) for one in found] == [("node0", Verdict.PASS), ("node1", Verdict.FAIL)]
+    assert "'3' is no index of 3 GPUs" in found[1].observed

@@ -114,3 +114,36 @@ def test_nothing_heavy_is_imported():
     )
     loaded = set(done.stdout.splitlines()[-1].split())
     assert not loaded & {"torch", "numpy", "aiohttp", "rich", "psutil"}
+
+
+def test_a_plan_is_judged_where_its_ranks_really_are(tmp_path, capsys):
+    from preflight.model import RankFacts, to_json
+
+    (tmp_path / "job.toml").write_text(
+        '[model]\nparameters = "7B"\nlayers = 32\n[parallel]\ntp = 4\n[training]\nmicro_batches = 8\n'
+        '[hardware]\ngpu = "H100-80GB"\n[launch]\nlauncher = "slurm"\ndistribution = "block"\n'
+    )
+
+    def write(node_of):
+        (tmp_path / "ranks.d").mkdir(exist_ok=True)
+        for rank in range(8):
+            facts = RankFacts(rank=rank, host=f"n{node_of(rank)}", boot_id=f"b{node_of(rank)}", world_size=8)
+            (tmp_path / f"ranks.d/rank-{rank:06d}.json").write_bytes(
+                json.dumps(json.loads(to_json(facts)), separators=(",", ":")).encode()
+            )
+
+    def plan():
+        code = run_command_line(
+            ["plan", str(tmp_path / "job.toml"), "--ranks", str(tmp_path / "ranks.d"), "--format", "json"]
+        )
+        said = json.loads(capsys.readouterr().out)
+        return code, said, {f["check"]: f for f in said["findings"] if f["verdict"] == "FAIL"}
+
+    write(lambda rank: rank // 4)
+    code, said, failed = plan()
+    assert (code, failed, said["placement"]["source"]) == (0, {}, "measured")
+    write(lambda rank: rank % 2)
+    code, said, failed = plan()
+    assert code == 10
+    assert set(failed) == {"tp_in_nvlink_domain", "ranks_match"}
+    assert failed["ranks_match"]["observed"].startswith("rank 1: predicted node n0 local rank 1, found node n1")

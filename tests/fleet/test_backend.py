@@ -67,3 +67,9 @@ def test_auto_on_one_machine_with_too_few_gpus_probes_cpus():
 def test_gpus_in_mig_mode_and_gpus_without_a_uuid_take_no_part():
     gpus = (make_gpu("n", 0, mig_enabled=True), make_gpu("n", 1, uuid=None), make_gpu("n", 2))
     assert choose([Node(name="n", gpus=gpus)]).gpus == {"n": ("GPU-n-2", None)}
+
+
+def test_ranks_get_the_gpus_that_the_job_shows_them_in_its_order():
+    job = make_job(launch={"visible_devices": "3,1,-1,0"})
+    choice = choose_backend(job, None, nodes_with(4, 4), 3, share_machine=False)
+    assert choice.gpus["node0"] == ("GPU-node0-3", "GPU-node0-1", None)

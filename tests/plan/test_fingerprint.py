@@ -115,6 +115,20 @@ def test_the_expert_degree_that_equals_the_default_changes_nothing():
     assert fingerprint(make_plan(**told)) == fingerprint(make_plan(**untold))
 
 
+@pytest.mark.parametrize(
+    "told",
+    [{"zero_stage": 0}, {"sequence_parallel": False}, {"schedule": "1f1b"}, {"order": ("tp", "cp", "ep", "dp", "pp")}],
+    ids=str,
+)
+def test_any_default_that_is_written_out_changes_nothing(told):
+    assert fingerprint(make_plan(tp=8, pp=4, dp=2, **told)) == fingerprint(make_plan())
+
+
+def test_what_only_decides_how_fast_it_goes_changes_nothing():
+    faster = {"training": {"overlap_gradients": True}, "hardware": {"nic_bytes_per_s": 10**9}}
+    assert fingerprint(make_plan(**faster)) == fingerprint(make_plan())
+
+
 def test_hosts_gpus_file_name_and_hardware_change_nothing():
     plan = make_plan()
     job = msgspec.structs.replace(plan.job, source="other.toml", rules={})
@@ -152,3 +166,8 @@ def test_only_fingerprints_of_this_recipe_are_compared():
     assert same_layout(own, own)
     assert not same_layout("pf1-", "pf1-")
     assert not same_layout("pf0" + own[3:], "pf0" + own[3:])
+
+
+def test_the_recipe_has_not_changed():
+    """Checkpoints carry fingerprints: who changes the recipe gives it another number (RECIPE) and then this text."""
+    assert fingerprint(make_plan()) == "pf1-56328744dfcd15950a4a5f9d32c841e5"

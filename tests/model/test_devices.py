@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from preflight.discover.devices import Visible, own_device, resolve_devices
 from preflight.model import Problem
+from preflight.model.devices import Visible, own_device, resolve_devices
 from tests.builders import make_gpu
 
 
