@@ -31,6 +31,70 @@ _SHORT = {
 }
 
 
+# options without a value, after which a variable adds more options
+FLAGS = frozenset(
+    {
+        *(
+            "bf16",
+            "fp16",
+            "swiglu",
+            "sequence_parallel",
+            "use_distributed_optimizer",
+            "group_query_attention",
+            "use_mcore_models",
+            "deepspeed",
+        ),
+        *(
+            "untie_embeddings_and_output_weights",
+            "disable_bias_linear",
+            "use_flash_attn",
+            "overlap_grad_reduce",
+            "overlap_param_gather",
+        ),
+        *(
+            "recompute_activations",
+            "checkpoint_activations",
+            "use_rotary_position_embeddings",
+            "no_position_embedding",
+            "qk_layernorm",
+        ),
+        *(
+            "moe_grouped_gemm",
+            "multi_latent_attention",
+            "use_torch_fsdp2",
+            "use_megatron_fsdp",
+            "tp_comm_overlap",
+            "mock_data",
+            "log_throughput",
+        ),
+        *(
+            "accumulate_allreduce_grads_in_fp32",
+            "grad_reduce_in_bf16",
+            "use_tp_pp_dp_mapping",
+            "manual_gc",
+            "apply_layernorm_1p",
+            "finetune",
+        ),
+        *(
+            "no_masked_softmax_fusion",
+            "no_bias_swiglu_fusion",
+            "no_gradient_accumulation_fusion",
+            "no_load_optim",
+            "no_load_rng",
+            "no_save_optim",
+        ),
+        *(
+            "deepspeed_activation_checkpointing",
+            "use_precision_aware_optimizer",
+            "optimizer_cpu_offload",
+            "standalone",
+            "label",
+            "no_rope_fusion",
+        ),
+    }
+)
+
+
 class Invocation(NamedTuple):
     """One command taken apart. `launchers`: in the order of nesting, each with its own words. `program`: the script or module, empty if there is
     none. `arguments`: what follows it.
@@ -95,6 +159,8 @@ def parse(
         if value is None:
             end = index
             while end < min(len(words), index + most) and not re.match(r"--?[A-Za-z]", words[end]):
+                if words[end].startswith("\0") and (end > index or name in FLAGS):
+                    break  # a variable of unknown value: more options, and no part of this one
                 end += 1
             value = " ".join(words[index:end]) if end > index else None
             index = end

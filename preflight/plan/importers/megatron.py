@@ -328,7 +328,7 @@ def _read_experts(options: Options, facts: Facts, where: str) -> None:
     factor = options.decimal("moe_expert_capacity_factor")
     if factor and options.on("moe_pad_expert_input_to_capacity"):
         facts.take("training.capacity_factor", factor)
-    elif factor:
+    elif factor and factor.value > 0:
         facts.note(f"{where}: tokens above capacity factor {factor.value:g} are dropped: the plan counts them all")
     backend = options.word("moe_flex_dispatcher_backend")
     dispatcher = options.word("moe_token_dispatcher_type")

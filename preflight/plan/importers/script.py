@@ -8,7 +8,7 @@ from pathlib import PurePath
 from preflight.errors import ConfigError
 from preflight.formats import parse_json
 from preflight.plan.importers.accelerate import read_sizes
-from preflight.plan.importers.commands import Invocation, parse, read_launch, take_apart
+from preflight.plan.importers.commands import FLAGS, Invocation, parse, read_launch, take_apart
 from preflight.plan.importers.deepspeed import is_deepspeed, read_deepspeed
 from preflight.plan.importers.facts import Fact, Facts, Options, short
 from preflight.plan.importers.megatron import ALIASES, KNOWN, read_megatron
@@ -152,9 +152,11 @@ def _read_arguments(run: tuple[Invocation, int], places: _Places, name: str, scr
     unknown = {ALIASES.get(key, key) for key in unknown}
     for key in sorted(unknown & (KNOWN | {"world_size", "num_experts", "vocab_size"})):
         facts.note(f"{name}:{line} --{key.replace('_', '-')}: its value is not in the file")
-    loose = [mark for word in invocation.arguments if word.startswith("\0") for mark in marks(word)]
-    if loose:
-        facts.note(f"{name}:{line}: options that are not in the file may be added: {', '.join(sorted(set(loose))[:8])}")
+    for variable in _loose(invocation.arguments):
+        may = {option for text in script.candidates.get(variable[1:], ()) for option in parse(text.split())[0]}
+        unknown |= {ALIASES.get(option, option) for option in may} - set(said)
+        more = f", perhaps {', '.join('--' + option.replace('_', '-') for option in sorted(may)[:8])}" if may else ""
+        facts.note(f"{name}:{line}: {variable} may add options{more}: its value is not in the file")
     if len(KNOWN & (set(said) | unknown)) >= 3:
         read_megatron(Options(said, f"{name}:{line} default of Megatron-LM", unknown), facts, name)
     facts.add(read_overrides(invocation.arguments, name, line))
@@ -165,6 +167,17 @@ def _read_arguments(run: tuple[Invocation, int], places: _Places, name: str, scr
         fact = options.raw(key)
         if fact and re.search(r"\.(json|ya?ml|toml)$", str(fact.value)):
             _read_named(str(fact.value), fact.origin, script, name, facts)
+
+
+def _loose(arguments: tuple[str, ...]) -> list[str]:
+    """Variables of unknown value that stand where an option could begin."""
+    found = [
+        source
+        for before, word in zip(("", *arguments), arguments, strict=False)
+        if word.startswith("\0") and (not before.startswith("-") or before.lstrip("-").replace("-", "_") in FLAGS)
+        for source in marks(word)
+    ]
+    return sorted(set(found))[:20]
 
 
 def _read_named(path: str, origin: str, script: Script, name: str, facts: Facts) -> None:

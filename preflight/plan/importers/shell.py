@@ -7,11 +7,13 @@ set is unknown from there on: a wrong value would be worse than none.
 import re
 from typing import NamedTuple
 
+from preflight.errors import ConfigError
 from preflight.plan.importers.shell_expand import Variables, mark, marks, shown
-from preflight.plan.importers.shell_lex import Command, Word, split
+from preflight.plan.importers.shell_lex import MAX_WORDS, Command, Word, split
 from preflight.plan.importers.shell_test import answer, is_test
 
 MAX_RUNS, MAX_DEPTH = 2000, 4  # commands that are kept; bash -c in eval in bash -c
+MAX_CANDIDATES = 50  # texts of one variable
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _DECLARING = {"export", "declare", "local", "readonly", "typeset", "set"}
@@ -66,7 +68,7 @@ class _Block(NamedTuple):
 
 
 class Script:
-    """The result of reading a script: `runs`, `documents` by the name they are written to, `variables`, `exported` names, `notes`."""
+    """The result of reading a script: `runs`, `documents` by the name they are written to, `variables`, `notes`."""
 
     def __init__(self, text: str, source: str, environment: dict[str, str]) -> None:
         self.variables = Variables(source)
@@ -74,10 +76,15 @@ class Script:
         self.runs: list[Run] = []
         self.documents: dict[str, Document] = {}
         self.lines: dict[str, int] = {}  # variable -> line of its last assignment
+        self.candidates: dict[str, list[str]] = {}  # variable that is unknown -> texts that branches may have given it
         self.notes: list[str] = []
         self._blocks: list[_Block] = []
-        self._last: bool | None = True  # what the command before answered
-        self._read(split(text), (), 0)
+        self._last: bool | None = True  # what the command before answered, as && and || see it
+        self._condition: bool | None = None  # the same, as if and while see it: only a test is known to succeed
+        commands = split(text)
+        if sum(len(command.words) for command in commands) >= MAX_WORDS:
+            raise ConfigError(source, f"has {MAX_WORDS} words or more, which no job script has")
+        self._read(commands, (), 0)
         self.notes += [
             f"{source}: ${name} is not set in the file: its default there was taken"
             for name in sorted(self.variables.unset)
@@ -100,18 +107,18 @@ class Script:
             state = _both(state, None if self._last is None else not self._last)
         if state is False or not words:
             return
+        negated = _bare(words[:1]) == "!"
+        words = words[negated:]
         offset = len(command.words) - len(words)
         arrays = {index - offset: items for index, items in command.arrays.items()}
         count = self._assign(words, arrays, command.line, certain=state is True)
-        if count == len(words):
-            self._last = True
-            return
+        self._last, self._condition = True, None  # a command is taken to succeed, but nothing is decided by that
         text = [piece for word in words[count:] for piece in self.variables.words(word)]
         if is_test(text):
-            self._last = answer(text, self._unset)
-            return
-        self._last = True
-        if text:
+            found = answer(text, self._unset)
+            self._last = None if found is None else found != negated
+            self._condition = _both(state, self._last)
+        elif text:
             self._run(command, text, prefix, depth, certain=state is True)
 
     def _state(self) -> bool | None:
@@ -133,7 +140,7 @@ class Script:
             elif keyword in {"for", "case"} and len(words) > 1:
                 self._loop(words, keyword)
                 return None
-            elif keyword not in {"{", "}", "!", "time", "function", "exec", "nohup"}:
+            elif keyword not in {"{", "}", "time", "function", "exec", "nohup"}:
                 break
             words = words[1:]
         if command.end == ";;" and self._blocks and self._blocks[-1].kind == "case":
@@ -150,12 +157,22 @@ class Script:
         if keyword in {"fi", "done", "esac"}:
             self._blocks.pop()
         elif block.kind in {"while", "until"}:
-            runs = self._last if block.kind == "while" or self._last is None else not self._last
+            runs = self._condition if block.kind == "while" or self._condition is None else not self._condition
             self._blocks[-1] = block._replace(active=False if runs is False else None)
         elif keyword == "then":
-            active = False if block.decided else self._last if block.decided is False or self._last is False else None
+            active = (
+                False
+                if block.decided
+                else self._condition
+                if block.decided is False or self._condition is False
+                else None
+            )
             decided = (
-                True if block.decided or self._last is True else None if None in {block.decided, self._last} else False
+                True
+                if block.decided or self._condition is True
+                else None
+                if None in {block.decided, self._condition}
+                else False
             )
             self._blocks[-1] = block._replace(active=active, decided=decided)
         elif keyword == "elif":
@@ -229,6 +246,10 @@ class Script:
             value = (old if isinstance(old, str) else " ".join(old or [])) + value
             self.variables.count(value)
         if not certain and old != value:
+            texts = self.candidates.setdefault(name, [])
+            texts += [v if isinstance(v, str) else " ".join(v) for v in (old, value) if v is not None][
+                : MAX_CANDIDATES - len(texts)
+            ]
             value = mark(f"${name}")
             note = f"line {line}: ${name} depends on a condition that the file does not decide"
             if note not in self.notes and len(self.notes) < 100:

@@ -6,7 +6,7 @@ A word is a tuple of parts; what stands in a part is raw text with its dollar si
 import re
 from typing import NamedTuple
 
-MAX_WORDS = 200_000  # of one script; the largest that we know has 2,000
+MAX_WORDS = 50_000  # of one script; the largest that we know has 2,000
 
 
 class Part(NamedTuple):
@@ -32,7 +32,7 @@ class Command(NamedTuple):
     line: int
 
 
-_OPERATORS = ("&&", "||", ";;", "|&", ";", "|", "&", "(", ")", "\n")
+_OPERATORS = re.compile(r"&&|\|\||;;|\|&|[;|&()\n]")
 _REDIRECT = re.compile(r"(?:\d|&)?(?:<<<|<<-?|>>|>&|>\||<&|[<>])(?![(])")
 _BARE, _QUOTED = re.compile(r"[^ \t\r\n;&|()<>'\"\\$`]+"), re.compile(r'[^"\\$`]+')
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=\(")
@@ -65,7 +65,12 @@ class _Lexer:
             self._blanks()
             if self.at >= len(self.text):
                 break
-            operator = next((o for o in _OPERATORS if self.text.startswith(o, self.at)), None)
+            found = _OPERATORS.match(self.text, self.at)
+            operator = found[0] if found else None
+            if operator != "\n" and self._in_test() and (operator or self.text[self.at] in "<>"):
+                self.words.append((Part(operator or self.text[self.at], "'"),))  # part of what [[ ... ]] compares
+                self.at += len(operator or "<")
+                continue
             if operator == "(" and self.text.startswith("((", self.at) and not self.words and self._arithmetic():
                 continue
             redirect = (
@@ -79,6 +84,11 @@ class _Lexer:
                 self._add_word()
         self._end("")
         return self.found
+
+    def _in_test(self) -> bool:
+        """Whether [[ is open."""
+        plain = [word[0].text for word in self.words[:4] if len(word) == 1 and not word[0].quote]
+        return "[[" in plain and (self.words[-1] != (Part("]]", ""),))
 
     def _blanks(self) -> None:
         """Passes over blanks, continued lines and comments."""

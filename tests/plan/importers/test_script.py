@@ -81,6 +81,41 @@ def test_a_value_that_the_file_does_not_hold_is_left_out_and_no_default_takes_it
     assert read(job__sh=f"#!/bin/bash\n{MEGATRON}\n").document["parallel"]["tp"] == 1
 
 
+def test_options_that_a_branch_may_add_get_no_default(read):
+    branch = "if grep -q big /proc/cpuinfo; then MORE='--sequence-parallel --swiglu'; fi\n"
+    imported = read(job__sh=f"#!/bin/bash\n{branch}{MEGATRON} $MORE --data-path $1\n")
+    assert "sequence_parallel" not in imported.document["parallel"]
+    assert "ffn_size" not in imported.document["model"]  # its default follows from --swiglu
+    assert any("$MORE may add options, perhaps --sequence-parallel, --swiglu" in note for note in imported.notes)
+    assert not any("$1 may add" in note for note in imported.notes)
+    assert imported.document["training"]["precision"] == "bf16"  # --bf16 takes no value, so $MORE is none of it
+
+
+def test_a_variable_behind_a_value_is_no_part_of_it(read):
+    imported = read(job__sh=f"#!/bin/bash\n{MEGATRON} --seq-length 4096 $NOT_SET\n")
+    assert imported.document["training"]["seq_length"] == 4096
+    assert any("$NOT_SET may add options" in note for note in imported.notes)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "grep -q x y",
+        "! grep -q x y",
+        "which torchrun > /dev/null",
+        "OUT=$(hostname)",
+        "[ -f /etc/x ]",
+        "[ -d $X ] && [ 1 = 1 ]",
+        "((RANDOM))",
+    ],
+)
+def test_what_a_condition_of_the_machine_decides_is_unknown(values, condition):
+    script = (
+        f"#!/bin/bash\nTP=2\nif {condition}; then TP=4; else TP=8; fi\n{MEGATRON} --tensor-model-parallel-size $TP\n"
+    )
+    assert "parallel.tp" not in values(job__sh=script)
+
+
 def test_the_output_of_a_command_is_unknown(read):
     imported = read(job__sh=f"#!/bin/bash\nTP=$(nvidia-smi -L | wc -l)\n{MEGATRON} --tensor-model-parallel-size $TP\n")
     assert "tp" not in imported.document["parallel"]
@@ -106,6 +141,13 @@ def test_a_variable_that_an_undecided_branch_sets_is_unknown(values):
         ('SIZE="tp4"; TP=${SIZE#tp}', 4),
         ("A=(1 4 8); TP=${A[1]}", 4),
         ("A=(1 4 8 9); TP=${#A[@]}", 4),
+        ("if ! [ 1 = 2 ]; then TP=4; else TP=8; fi", 4),
+        ("if ! [ 1 = 1 ]; then TP=8; else TP=4; fi", 4),
+        ("if [ 1 = 1 ] && [ 2 -lt 1 ]; then TP=8; else TP=4; fi", 4),
+        ("if [ 1 = 2 ] || [[ 1 -eq 1 && 2 -gt 1 ]]; then TP=4; else TP=8; fi", 4),
+        ("if [ 1 = 2 ]; then if [ 1 = 1 ]; then TP=8; fi; else TP=4; fi", 4),
+        ("TP=4; if [ 1 = 2 ]; then TP=8; fi", 4),
+        ("mkdir -p x && TP=4 || TP=8", 4),
         ("export TP='4'; readonly Q=1", 4),
         ("TP=2; ((TP = TP * 2))", 4),
         ("for TP in 4; do :; done", 4),
