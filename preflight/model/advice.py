@@ -20,7 +20,7 @@ ChangeKind = Literal[
 ]
 
 
-class Tally(Noun, frozen=True, kw_only=True):
+class Tally(Noun, frozen=True, kw_only=True, omit_defaults=False):
     """How many findings say what, and how many groups of the axes that need NVLink (tp, cp, ep, etp) lie in more than one domain."""
 
     fail: int = 0
@@ -29,7 +29,7 @@ class Tally(Noun, frozen=True, kw_only=True):
     split_groups: int = 0
 
 
-class Change(Noun, frozen=True, kw_only=True):
+class Change(Noun, frozen=True, kw_only=True, omit_defaults=False):
     """One thing to change. `title`: one sentence. `paste`: what to type, a flag or a command, exactly; empty where another change's does it too. `filename` and `content`: a file to write
     beside it, None if it needs none. `keys`: key of the plan file -> its new value as TOML; None: take the key out.
     """
@@ -42,7 +42,7 @@ class Change(Noun, frozen=True, kw_only=True):
     keys: dict[str, str | None] = {}
 
 
-class Advice(Noun, frozen=True, kw_only=True):
+class Advice(Noun, frozen=True, kw_only=True, omit_defaults=False):
     """Changes that, made together, repair a placement, and what the rules said of the job before and after them.
 
     `complete`: nothing fails any more, and each check that the changes help is content. Otherwise the repair is partial. `left`: what
@@ -82,7 +82,7 @@ class Advice(Noun, frozen=True, kw_only=True):
         return "; and ".join(change.title for change in self.changes)
 
 
-class LayoutAdvice(Noun, frozen=True, kw_only=True):
+class LayoutAdvice(Noun, frozen=True, kw_only=True, omit_defaults=False):
     """One layout of a ranked list, best first.
 
     `parallel` and `training`: the sections of the plan file, filled in. `degrees`: every axis with its degree. `memory_bytes` of the most loaded GPU and what a GPU

@@ -126,7 +126,7 @@ def find_footprints(placement: Placement, groups: Mapping[str, Groups]) -> dict[
             ids = _ids(known)
             columns[name] = ids[node_of]
             # the same nodes listed leaf by leaf, leaves by first appearance
-            columns[f"{name}_in_order"] = np.sort(ids)[node_of]
+            columns[f"{name}_in_order"] = np.sort(ids)[_places(node_of, len(ids))[node_of]]
     found: dict[str, Footprint] = {}
     seen: dict[int, Footprint] = {}  # axes that have the same groups share them (plan/frameworks/grid.py)
     for axis, members in groups.items():
@@ -135,6 +135,16 @@ def find_footprints(placement: Placement, groups: Mapping[str, Groups]) -> dict[
             seen[id(members)] = Footprint(**counts)
         found[axis] = seen[id(members)]
     return found
+
+
+def _places(node_of: "Ids", nodes: int) -> "Ids":
+    """The place of each node in the order in which ranks come to them: a hostfile need not follow the list of nodes."""
+    import numpy as np
+
+    used, first = np.unique(node_of, return_index=True)
+    places = np.zeros(nodes, dtype=np.int32)
+    places[used[np.argsort(first)]] = np.arange(len(used), dtype=np.int32)
+    return places
 
 
 def _counted(members: Groups, node_of: "Ids", slot_of: "Ids", columns: Mapping[str, "Ids"]) -> dict[str, Any]:

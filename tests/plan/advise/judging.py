@@ -22,7 +22,7 @@ def one_per_group(axis: str, limit: int = 1, what: str = "domains") -> Callable[
     """A rule: groups of this axis touch at most so many domains (or leaves)."""
 
     def judged(plan: Plan) -> Sequence[Finding]:
-        counts = getattr(plan.footprints[axis], what) if axis in plan.footprints else ()
+        counts = (getattr(plan.footprints[axis], what) or ()) if axis in plan.footprints else ()
         return [
             Finding(
                 check=f"{axis}_{what}",
