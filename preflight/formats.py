@@ -8,7 +8,6 @@ import contextlib
 import os
 import stat
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -194,6 +193,8 @@ def write_atomically(path: str | Path, data: bytes | str, *, mode: int = 0o644) 
     What is there and is no regular file is refused: renaming over /dev/null would break the machine, and following a link in a
     folder that others can write to would let them choose what root overwrites.
     """
+    import tempfile
+
     target = Path(path)
     if os.path.lexists(target) and (target.is_symlink() or not target.is_file()):
         raise WorldError(f"{target}: is a link, device, pipe or folder: name a regular file")

@@ -1,7 +1,6 @@
 """What commands print: data to stdout, in the format asked for, never failing on a terminal that can't show a letter."""
 
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from typing import Literal, TypeVar
@@ -71,4 +70,6 @@ def wants_color() -> bool:
 
 def terminal_width() -> int:
     """Columns of the terminal, within what is readable; 100 elsewhere, so that logs can be compared."""
+    import shutil  # with all its archive formats; most output goes to no terminal
+
     return min(max(shutil.get_terminal_size().columns, 60), 160) if sys.stdout.isatty() else 100

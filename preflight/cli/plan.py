@@ -92,7 +92,6 @@ def command(
     from preflight.cli.plan_input import override, read_input, read_surroundings
     from preflight.cli.plan_judge import PlanJudge
     from preflight.cli.plan_print import print_plan
-    from preflight.plan.advise import wants_layouts
 
     click.get_current_context().with_resource(collector_off())
     if advise_dir is not None and not advise:
@@ -106,7 +105,7 @@ def command(
     extras = Extras()
     if imported is not None:
         add_origins(extras, imported, save)
-    if advise and wants_layouts(job):
+    if advise and _wants_layouts(job):
         report = add_layouts(extras, job, judge)
     else:
         report = judge.report(job, placement)
@@ -122,6 +121,12 @@ def command(
     else:
         print_plan(report, extras, format_)
     return exit_code(report.answer, report.findings, exit_style)
+
+
+def _wants_layouts(job: "Job") -> bool:
+    from preflight.plan.advise import wants_layouts
+
+    return wants_layouts(job)
 
 
 def _hint_at_profiles(job: "Job") -> None:

@@ -1,6 +1,7 @@
 """Machine types that we know: one TOML file each in preflight/profiles."""
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -27,10 +28,13 @@ def all_profiles() -> Iterator[Profile]:
         yield read_profile(path)
 
 
+@cache
 def find_profile(name: str) -> Profile | None:
     """The profile of that name, or the one that lists it as NVML product name; case doesn't matter. None: unknown machine."""
     wanted = name.casefold()
-    for profile in all_profiles():
+    # the file of that name first: mostly it is the only one that has to be read
+    paths = sorted(FOLDER.glob("*.toml"), key=lambda path: (path.stem.casefold() != wanted, path.name))
+    for profile in map(read_profile, paths):
         if wanted in (known.casefold() for known in (profile.name, *profile.gpu_names)):
             return profile
     return None
