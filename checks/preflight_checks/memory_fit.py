@@ -1,7 +1,8 @@
 """What the job needs fits into the memory of each GPU.
 
 Where the plan file gives the model's shape, the estimate of the fullest pipeline stage is judged: above the memory is refused; within the estimate's error band below it asks for a look.
-Where the shape isn't known, only the training state can be counted: 16 bytes per parameter (weights, gradients, optimizer) / (tp x pp). It leaves out activations (for 70B at
+Where the shape or the batch isn't known, only the training state can be counted: weights, gradients and optimizer as the framework shards them; where not even that is known, 16 bytes
+per parameter / (tp x pp). It leaves out activations (for 70B at
 tp 8, pp 4 and 4096 tokens some 11 GB with the common savings), CUDA context, NCCL buffers and fragmentation (some 5 GB): together 20 % of an 80 GB GPU. Hence the margin: less than that free
 asks for a look; a state as large as the memory is refused, unless a distributed optimizer would make it fit: the plan file may not say whether there is one.
 """
@@ -99,10 +100,12 @@ def _savings(plan: Plan, estimate: Memory) -> str:
 
 
 def _judge_state(plan: Plan, state: int, memory: int, source: str, limits: dict[str, float]) -> Finding:
-    """The 16-byte state against the memory, with a margin for all that it leaves out."""
-    margin = limits["warn_free_share"]
+    """The state against the memory, with a margin for all that it leaves out. Where it is by the 16-byte rule, sharding may yet make it fit."""
+    margin, by_rule = limits["warn_free_share"], plan.estimate.state_formula is None
     verdict = Verdict.PASS
-    if state >= memory:
+    if state >= memory and not by_rule:
+        verdict = Verdict.FAIL
+    elif state >= memory:
         # experts are divided by etp x ep, not by tp: how many parameters that concerns, the plan file doesn't say
         verdict = Verdict.UNKNOWN if _least_state(plan, state) < memory else Verdict.FAIL
         if _sharded(plan, state) < memory:
@@ -161,6 +164,9 @@ def _sharded(plan: Plan, state: int) -> float:
 
 def _remedy(plan: Plan, state: int, room: float, verdict: Verdict) -> str:
     shards = plan.degrees["tp"] * plan.degrees["pp"]
+    if plan.estimate.state_formula is not None:
+        wider = "" if plan.job.parallel.zero_stage == 0 else " or the ranks that share its state (dp_shard, zero_stage)"
+        return f"raise tp x pp above {shards}{wider}"
     if verdict is Verdict.WARN and _sharded(plan, state) < state:
         with_optimizer = f"{show_bytes(_sharded(plan, state))} with the optimizer's state sharded over dp x cp"
         return f"make sure that the optimizer is distributed ({with_optimizer}), or raise tp x pp above {shards}"

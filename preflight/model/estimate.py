@@ -113,13 +113,14 @@ class Checkpoint(Noun, frozen=True, kw_only=True):
 class Estimate(Noun, frozen=True, kw_only=True):
     """The estimate, per GPU; None where the plan file doesn't say enough.
 
-    state_bytes_per_gpu: the rule of thumb, 16 bytes per parameter (bf16 weights and gradients, fp32 master weights and two Adam moments) /
-    (tp x pp); `memory` is the real estimate, where the shape is known. bubble_overhead: pipeline bubble / ideal time, (p-1) / (m v) for 1F1B. bubble_idle_share: bubble / wall time =
+    state_bytes_per_gpu: weights, gradients and optimizer; state_formula: how that came about, sharding counted; None: by the rule of thumb alone, 16 bytes per parameter (bf16
+    weights and gradients, fp32 master weights and two Adam moments) / (tp x pp), which knows of no sharding. `memory`: all six lines, where the shape is known. bubble_overhead: pipeline bubble / ideal time, (p-1) / (m v) for 1F1B. bubble_idle_share: bubble / wall time =
     (p-1) / (m v + p-1) for it. tp_collectives_per_stage_forward: 2 x layers / pp, per micro-batch. message_bytes: axis ->
     message size (as nccl-tests count it) of that axis's collective, as far as the plan implies one; message_sources: axis -> how that came about.
     """
 
     state_bytes_per_gpu: int | None = None
+    state_formula: str | None = None
     gpu_memory_bytes: int | None = None
     free_bytes_per_gpu: int | None = None
     micro_batches: int | None = None

@@ -56,7 +56,7 @@ def _of_rank(job: Job, degrees: Mapping[str, int], kept: int, state: int) -> int
     dense, expert = heaviest_stage(job, degrees)
     stage = zero_stage(job)
     shards = degrees.get("dp_intra") or degrees.get("fsdp") or degrees.get("dp_cp") or degrees["dp"]
-    expert_shards = degrees.get("edp_intra") or degrees.get("efsdp") or degrees.get("edp", 1)
+    expert_shards = degrees.get("edp_intra") or degrees.get("efsdp") or degrees.get("edp") or shards
 
     def written(count: int, parts: int) -> int:
         whole, each = (0, kept + state) if stage == 3 else (kept, state)

@@ -10,7 +10,7 @@ from preflight.model import Estimate, Footprint, Job, Profile
 from preflight.plan.bubble import bubble_overhead, idle_share, schedule_of
 from preflight.plan.checkpoint import estimate_checkpoint
 from preflight.plan.ledger import make_ledger, message_sizes
-from preflight.plan.memory import estimate_memory
+from preflight.plan.memory import estimate_memory, estimate_state
 from preflight.plan.rates import rates_of
 from preflight.plan.steptime import estimate_step_time
 
@@ -43,9 +43,14 @@ def make_estimate(
     sizes, sources = message_sizes(ledger)
     # rounded up: a size that is needed is never shown too small
     rule = -(-STATE_BYTES_PER_PARAMETER * job.model.parameters // (degrees["tp"] * degrees["pp"]))
-    state_bytes = rule if memory is None else memory.state_bytes
+    state_bytes, formula = rule, None
+    if memory is not None:
+        state_bytes, formula = memory.state_bytes, "parameters, gradients, optimizer"
+    elif (known := estimate_state(job, degrees, micro_batches)) is not None:
+        state_bytes, formula = known
     return Estimate(
         state_bytes_per_gpu=state_bytes,
+        state_formula=formula,
         gpu_memory_bytes=gpu_memory_bytes,
         free_bytes_per_gpu=None if gpu_memory_bytes is None else gpu_memory_bytes - state_bytes,
         micro_batches=micro_batches,

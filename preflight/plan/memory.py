@@ -7,11 +7,13 @@ The error band comes from measured rows: tests/plan/rows, of which a stated part
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from preflight.model import Job, Memory, MemoryLine, MemoryPart
 from preflight.model.pipeline import schedule_of
 from preflight.model.units import GIB
 from preflight.plan.activations import kept
-from preflight.plan.memory_setup import Setup, held_micro_batches, resolve
+from preflight.plan.memory_setup import FULLY_SHARDED, Setup, held_micro_batches, resolve
 from preflight.plan.shape import (
     StageParameters,
     count_parameters,
@@ -55,6 +57,32 @@ def estimate_memory(job: Job, degrees: Mapping[str, int], micro_batches: int | N
     stages = dict.fromkeys([0, min(1, setup.pp - 1), setup.pp - 1])
     found = [stage_memory(job, degrees, setup, stage) for stage in stages]
     return max((memory for memory in found if memory is not None), key=lambda memory: memory.total_bytes, default=None)
+
+
+def estimate_state(job: Job, degrees: Mapping[str, int], micro_batches: int | None) -> tuple[int, str] | None:
+    """Bytes of weights, gradients and optimizer on the most loaded GPU, and their formula; neither batch nor sequence length is needed.
+
+    Where the shape isn't known, its weights are spread evenly. None where that would say too much: without the shape, for experts and for a framework whose
+    optimizer may or may not be sharded. Worked example: torchtitan, 8e9 weights of no known shape, tp 8, dp_shard 8: (16/8) x 1e9 = 2.0e9 bytes.
+    """
+    model, parallel, training = job.model, job.parallel, job.training
+    sharded = parallel.framework in FULLY_SHARDED
+    if count_parameters(model) is None:
+        evenly = sharded or (parallel.zero_stage is not None and degrees["ep"] == 1)
+        if not evenly or not model.parameters:
+            return None
+    # neither has a part in the state: any will do where it isn't given
+    batch = {"micro_batch_size": training.micro_batch_size or 1, "seq_length": training.seq_length or 1}
+    some = msgspec.structs.replace(job, training=msgspec.structs.replace(training, **batch))
+    setup = resolve(some, degrees, micro_batches)
+    assert setup is not None
+    shares = state_of(job, setup).total
+    found = []
+    for stage in {0, min(1, setup.pp - 1), setup.pp - 1}:
+        weights = stage_weights(job, degrees, stage)
+        size = shares.of(weights.dense, setup.dense_shards) + shares.of(weights.expert, setup.expert_shards)
+        found.append((round(size), _formula(shares, weights, setup)))
+    return max(found)
 
 
 def stage_weights(job: Job, degrees: Mapping[str, int], stage: int) -> StageParameters:

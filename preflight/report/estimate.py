@@ -27,7 +27,7 @@ def _first_rows(plan: Plan) -> list[list[str]]:
     estimate, degrees = plan.estimate, plan.degrees
     rows = []
     if estimate.state_bytes_per_gpu is not None:
-        how = "16 bytes x parameters / (tp x pp)" if estimate.memory is None else "parameters, gradients, optimizer"
+        how = estimate.state_formula or "16 bytes x parameters / (tp x pp), nothing sharded"
         rows.append(["training state", f"{show_bytes(estimate.state_bytes_per_gpu)} per GPU ({how})"])
     if estimate.gpu_memory_bytes is not None and estimate.free_bytes_per_gpu is not None:
         free = f"{show_bytes(estimate.free_bytes_per_gpu)} of {show_bytes(estimate.gpu_memory_bytes)}"

@@ -161,3 +161,18 @@ def test_a_plan_with_a_shape_is_judged_by_its_own_estimate():
     finding = judge(model=shape, zero_stage=1, sequence_parallel=True)
     assert finding.verdict is Verdict.PASS
     assert "activations" in finding.observed
+
+
+@pytest.mark.parametrize(("gpu_memory_bytes", "verdict"), [(22, Verdict.PASS), (21, Verdict.WARN), (17, Verdict.FAIL)])
+def test_a_state_that_is_known_to_be_sharded_is_judged_as_it_is(gpu_memory_bytes, verdict):
+    job = {
+        "framework": "torchtitan",
+        "tp": 8,
+        "pp": 1,
+        "dp_shard": 8,
+        "micro_batch_size": None,
+    }  # (16/8) x 8.75e9 weights = 17.5 GB
+    finding = judge(gpu_memory_bytes=gpu_memory_bytes * 10**9, **job)
+    assert finding.verdict is verdict
+    assert "state 17.5 GB" in finding.observed
+    assert ("dp_shard" in finding.remedy) == (verdict is not Verdict.PASS)

@@ -99,3 +99,9 @@ def test_the_interval_is_near_the_one_that_loses_least():
     best = min((lost(interval), interval) for interval in range(1000, 40000, 50))[1]
     assert found.interval_s == pytest.approx(best, rel=0.1)
     assert lost(found.interval_s) < 1.01 * lost(best)
+
+
+def test_a_fully_sharded_mixture_of_experts_without_expert_parallelism_is_written_in_shards():
+    experts = {**LLAMA_70B, "experts": 8, "experts_per_token": 2, "expert_ffn_size": 28672}
+    found = checkpoint_of(model=experts, framework="fsdp", tp=1, pp=1, dp_shard=8, dp_replicate=8)
+    assert found.bytes_per_rank == pytest.approx(found.total_bytes / 8, rel=1e-6)

@@ -1,10 +1,13 @@
 """The first estimate: the formulas, on cases computed by hand."""
 
+from typing import Any
+
 import pytest
 
 from preflight.errors import ConfigError
 from preflight.plan.estimate import count_micro_batches
 from tests.builders import make_job, make_plan
+from tests.plan.test_ledger import LLAMA_70B
 
 
 def test_the_reference_job():  # gradients of 4 bytes: Megatron keeps and reduces them in fp32 unless told otherwise
@@ -96,3 +99,47 @@ def test_both_ways_of_giving_the_batch_may_agree_but_not_contradict():
     assert count_micro_batches(make_job(micro_batches=32, global_batch_size=64), dp=2) == 32
     with pytest.raises(ConfigError, match=r"training.micro_batches: 8, but global_batch_size 64"):
         count_micro_batches(make_job(micro_batches=8, global_batch_size=64), dp=2)
+
+
+NO_BATCH: dict[str, Any] = {"micro_batches": None, "micro_batch_size": None, "seq_length": None}
+
+
+@pytest.mark.parametrize(
+    ("job", "each"),
+    [
+        # bytes of each local weight, with d ranks that share them: Megatron's 18 and 6 + 12/d, DeepSpeed's 4 + 16/d, torchtitan's 16/d
+        ({"framework": "torchtitan", "tp": 8, "dp_shard": 8}, 16 / 8),
+        ({"framework": "torchtitan", "tp": 8, "dp_shard": 4, "dp_replicate": 2}, 16 / 4),
+        ({"framework": "fsdp", "tp": 1, "dp_shard": 16, "dp_replicate": 4}, 16 / 16),
+        ({"framework": "fsdp", "tp": 1}, 16 / 64),
+        ({"tp": 8, "zero_stage": 0}, 18),
+        ({"tp": 8, "zero_stage": 1}, 6 + 12 / 8),
+        ({"framework": "deepspeed", "tp": 8, "zero_stage": 3}, 16 / 8 + 2 / 8),
+    ],
+)
+def test_the_state_counts_what_is_sharded_without_shape_and_batch(job, each):
+    estimate = make_plan(**NO_BATCH, **job).estimate
+    assert estimate.memory is None
+    assert estimate.state_formula is not None
+    assert estimate.state_bytes_per_gpu == pytest.approx(each * 70e9 / job["tp"], rel=1e-6)
+
+
+def test_the_state_is_the_same_with_a_batch_and_without():
+    for parallel in (
+        {"tp": 8, "pp": 4, "zero_stage": 1},
+        {"framework": "torchtitan", "tp": 8, "dp_shard": 8},
+        {"tp": 4, "pp": 2},
+    ):
+        without, with_batch = (
+            make_plan(model=LLAMA_70B, **NO_BATCH, **parallel).estimate,
+            make_plan(model=LLAMA_70B, **parallel).estimate,
+        )
+        assert (without.memory is None, with_batch.memory is None) == (True, False)
+        assert without.state_bytes_per_gpu == pytest.approx(with_batch.state_bytes_per_gpu, rel=1e-4)
+
+
+def test_the_rule_of_thumb_stays_where_nobody_says_what_is_sharded_or_how_much_is_experts():
+    for job in ({"tp": 8, "pp": 4}, {"tp": 8, "pp": 2, "ep": 4, "etp": 1, "zero_stage": 1}):
+        estimate = make_plan(**NO_BATCH, **job).estimate
+        assert estimate.state_formula is None
+        assert estimate.state_bytes_per_gpu == 16 * 70 * 10**9 // (job["tp"] * job["pp"])
