@@ -7,7 +7,7 @@ from preflight.plan.importers.facts import MAX_DIGITS
 
 MAX_TOKENS, MAX_DEPTH = 200, 20
 
-_TOKEN = re.compile(r"\s*(?:(\d[\d_]*)|\$?\{?([A-Za-z_]\w*)\}?|(\*\*|==|!=|<=|>=|&&|\|\||[-+*/%()<>]))")
+_TOKEN = re.compile(r"\s*(?:(\d[\d_]*)|\$?\{?([A-Za-z_]\w*)\}?|(\*\*|==|!=|<=|>=|&&|\|\||[-+*/%()<>?:]))")
 _PRECEDENCE = {
     "||": 1,
     "&&": 2,
@@ -45,7 +45,7 @@ def evaluate(text: str, value_of: Callable[[str], str | None]) -> int:
         number, name, operator = match.groups()
         tokens.append(_number(number or value_of(name)) if operator is None else operator)
         position = match.end()
-    value, rest = _expression(tokens, 0, 1, 0)
+    value, rest = _expression(tokens, 0, 0, 0)
     if rest != len(tokens):
         raise UnknownNumberError
     return value
@@ -58,11 +58,17 @@ def _number(text: str | None) -> int:
 
 
 def _expression(tokens: list[int | str], at: int, lowest: int, depth: int) -> tuple[int, int]:
-    """Value and end of the expression at `at` whose operators bind at least as strongly as `lowest`."""
+    """Value and end of the expression at `at` whose operators bind at least as strongly as `lowest`; 0 takes a ? b : c too."""
     left, at = _operand(tokens, at, depth)
     while at < len(tokens):
         operator = tokens[at]
         strength = _PRECEDENCE.get(operator, 0) if isinstance(operator, str) else 0
+        if operator == "?" and lowest == 0:
+            chosen, at = _expression(tokens, at + 1, 0, depth + 1)
+            if tokens[at : at + 1] != [":"]:
+                raise UnknownNumberError
+            other, at = _expression(tokens, at + 1, 0, depth + 1)
+            return (chosen if left else other), at
         if strength < lowest or not isinstance(operator, str) or strength == 0:
             break
         right, at = _expression(tokens, at + 1, strength + (operator != "**"), depth + 1)
@@ -81,7 +87,7 @@ def _operand(tokens: list[int | str], at: int, depth: int) -> tuple[int, int]:
         return (-value if item == "-" else value), at
     if item != "(":
         raise UnknownNumberError
-    value, at = _expression(tokens, at + 1, 1, depth + 1)
+    value, at = _expression(tokens, at + 1, 0, depth + 1)
     if at >= len(tokens) or tokens[at] != ")":
         raise UnknownNumberError
     return value, at + 1

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from preflight.plan.importers.facts import Fact, Facts, Options
-from preflight.plan.importers.megatron import ALIASES, read_megatron
+from preflight.plan.importers.megatron import read_megatron
+from preflight.plan.importers.megatron_names import ALIASES
 from preflight.plan.importers.tree import Lines, leaves
 
 # sections whose word counts first, where the same name stands in several
@@ -62,6 +63,8 @@ def read_bridge(document: Mapping[str, Any], lines: Lines) -> Facts:
 
 
 def _rank(path: tuple[str, ...]) -> int:
-    """How much a place counts: smaller is more."""
+    """How much a place counts: smaller is more. The length of the training's sequences is the data's; the model's may be all that it can."""
+    if "seq" in path[-1] and ("dataset" in path or "data" in path):
+        return -1
     at = [_SECTIONS.index(part) for part in path[:-1] if part in _SECTIONS]
     return min(at, default=len(_SECTIONS)) * 20 + len(path)

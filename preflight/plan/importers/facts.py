@@ -143,7 +143,7 @@ class Options:
 
 def is_set(value: object) -> bool:
     """Whether an option does something: not None, False, 0 or empty."""
-    return str(value) not in {"None", "null", "False", "false", "0", "0.0", "", "[]", "{}", "()"}
+    return str(value) not in {"None", "null", "False", "false", "0", "0.0", "", "[]", "{}", "()", "no_shard"}
 
 
 def short(value: object) -> str:

@@ -8,126 +8,8 @@ import re
 
 from preflight.plan.importers.facts import Fact, Facts, Options
 from preflight.plan.importers.megatron_model import read_model
+from preflight.plan.importers.megatron_names import RELATED, SILENT
 
-# names of config classes -> the option of arguments.py that means the same
-ALIASES = {
-    "num_moe_experts": "num_experts",
-    "gated_linear_unit": "swiglu",
-    "virtual_pipeline_model_parallel_size": "num_virtual_stages_per_pipeline_rank",
-    "sequence_length": "seq_length",
-    "encoder_seq_length": "seq_length",
-    "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
-    "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
-    "activations_checkpoint_granularity": "recompute_granularity",
-    "activations_checkpoint_method": "recompute_method",
-    "activations_checkpoint_num_layers": "recompute_num_layers",
-}
-# options by which a command is known to be one of Megatron-LM
-KNOWN = frozenset(
-    {
-        *(
-            "tensor_model_parallel_size",
-            "pipeline_model_parallel_size",
-            "num_layers",
-            "hidden_size",
-            "num_attention_heads",
-            "seq_length",
-        ),
-        *(
-            "micro_batch_size",
-            "global_batch_size",
-            "max_position_embeddings",
-            "use_mcore_models",
-            "train_samples",
-            "train_iters",
-        ),
-        *(
-            "sequence_parallel",
-            "use_distributed_optimizer",
-            "context_parallel_size",
-            "expert_model_parallel_size",
-            "ffn_hidden_size",
-        ),
-    }
-)
-RELATED = re.compile(
-    r"parallel|pipeline|tensor_|expert|moe_|recompute|fsdp|shard|overlap|offload|fp8|fp4|layout|rampup|bucket|cuda_graph|checkpoint_act"
-)
-# options that change nothing that a plan file says
-_SILENT = {
-    *(
-        "distributed_timeout_minutes",
-        "distributed_backend",
-        "moe_router_load_balancing_type",
-        "moe_aux_loss_coeff",
-        "moe_z_loss_coeff",
-    ),
-    *(
-        "moe_router_dtype",
-        "moe_router_score_function",
-        "moe_router_enable_expert_bias",
-        "moe_router_bias_update_rate",
-        "moe_per_layer_logging",
-    ),
-    *(
-        "encoder_tensor_model_parallel_size",
-        "transformer_pipeline_model_parallel_size",
-        "tensorboard_dir",
-        "tensorboard_queue_size",
-    ),
-    *(
-        "checkpoint_activations",
-        "ckpt_fully_parallel_save",
-        "ckpt_fully_parallel_load",
-        "num_moe_experts",
-        "overlap_p2p_comm",
-        "batch_p2p_comm",
-    ),
-    *(
-        "pipeline_dtype",
-        "expert_interval",
-        "data_parallel_random_init",
-        "tp_comm_bulk_dgrad",
-        "tp_comm_bulk_wgrad",
-        "tp_comm_overlap_ag",
-    ),
-    *(
-        "tp_comm_overlap_rs",
-        "tp_comm_overlap_rs_dgrad",
-        "tp_comm_split_ag",
-        "tp_comm_split_rs",
-        "moe_router_pre_softmax",
-        "moe_token_dropping",
-    ),
-    *(
-        "fp8_amax_compute_algo",
-        "fp8_amax_history_len",
-        "fp8_interval",
-        "fp8_margin",
-        "fp8_recipe",
-        "fp8_wgrad",
-        "moe_input_jitter_eps",
-    ),
-    *(
-        "moe_router_topk_scaling_factor",
-        "moe_router_group_topk",
-        "moe_router_num_groups",
-        "fsdp_double_buffer",
-        "pipeline_model_parallel_split_rank",
-    ),
-    *(
-        "defer_embedding_wgrad_compute",
-        "overlap_p2p_comm_warmup_flush",
-        "microbatch_group_size_per_virtual_pipeline_stage",
-        "moe_grouped_gemm",
-    ),
-    *(
-        "microbatch_group_size_per_vp_stage",
-        "use_sharded_state_dict",
-        "expert_model_parallel_size_override",
-        "finalize_model_grads_func",
-    ),
-}
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _BYTES = {
     "fp32": 4,
@@ -156,7 +38,11 @@ def read_megatron(options: Options, facts: Facts, where: str) -> None:
     _read_recompute(options, facts, where)
     read_model(options, facts, where, local=deepspeed)
     _read_experts(options, facts, where)
-    options.used |= _SILENT
+    options.used |= SILENT
+    if not facts.get("model.experts"):
+        options.used |= {name for name in options.said if name.startswith("moe_")}
+    if not options.on("optimizer_cpu_offload") and not options.on("cpu_offloading"):
+        options.used |= {name for name in options.said if "offload" in name}
     rest = list(options.rest(RELATED))
     if rest:
         facts.note(f"{where}: seen, and no key of a plan file says it: {', '.join(rest[:30])}")
@@ -245,7 +131,7 @@ def _read_batch(options: Options, facts: Facts, where: str) -> None:
 
 
 def _read_precision(options: Options, facts: Facts, *, deepspeed: bool) -> None:
-    fp8 = options.word("fp8_format", "fp8")
+    fp8 = options.word("fp8_format", "fp8", "fp8_hybrid", "fp8_e4m3")
     bf16, fp16 = options.flag("bf16"), options.flag("fp16")
     params = options.word("params_dtype")
     if fp8 and fp8.value not in {"false", "no", "off"}:

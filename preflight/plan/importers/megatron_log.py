@@ -4,7 +4,8 @@ import re
 from typing import Any
 
 from preflight.plan.importers.facts import Fact, Facts, Options, short
-from preflight.plan.importers.megatron import ALIASES, read_megatron
+from preflight.plan.importers.megatron import read_megatron
+from preflight.plan.importers.megatron_names import ALIASES
 
 MAX_LINES, MAX_LINE = 20_000, 10_000  # of one block, which has some 400
 

@@ -6,6 +6,7 @@ from preflight.plan.importers.facts import Facts, Options
 
 MAX_LAYERS = 10_000
 
+_UNFUSED = {"unfused", "local", "3", "4"}  # names and numbers of AttnBackend, megatron/core/transformer/enums.py
 _ROTARY = {"rope", "yarn", "mrope", "none", "alibi", "relative"}
 
 
@@ -91,12 +92,12 @@ def _read_embeddings(options: Options, facts: Facts, where: str) -> None:
 
 def _read_mla(options: Options, facts: Facts) -> None:
     """Multi-head latent attention; defaults of MLATransformerConfig."""
-    if not options.on("multi_latent_attention"):
+    if not options.on("multi_latent_attention") and not options.raw("qk_nope_head_dim"):  # a fork's name for it
         return
     facts.take("model.kv_lora_rank", options.number("kv_lora_rank", default=512))
     facts.take("model.q_lora_rank", options.number("q_lora_rank"))
-    facts.take("model.qk_nope_head_dim", options.number("qk_head_dim", default=128))
-    facts.take("model.qk_rope_head_dim", options.number("qk_pos_emb_head_dim", default=64))
+    facts.take("model.qk_nope_head_dim", options.number("qk_head_dim", "qk_nope_head_dim", default=128))
+    facts.take("model.qk_rope_head_dim", options.number("qk_pos_emb_head_dim", "qk_rope_head_dim", default=64))
     facts.take("model.v_head_dim", options.number("v_head_dim", default=128))
 
 
@@ -116,7 +117,10 @@ def _read_experts(options: Options, facts: Facts, where: str) -> None:
             f"{options.absent}: moe-ffn-hidden-size is ffn-hidden-size",
             default=True,
         )
-    facts.take("model.shared_ffn_size", options.number("moe_shared_expert_intermediate_size"))
+    shared, number = options.number("moe_shared_expert_intermediate_size"), options.number("num_shared_experts")
+    facts.take("model.shared_ffn_size", shared)
+    if number and width and not shared:
+        facts.say("model.shared_ffn_size", number.value * width.value, number.origin)
     frequency, layers = options.raw("moe_layer_freq"), facts.get("model.layers")
     if not frequency or not layers:
         return
@@ -150,7 +154,7 @@ def _read_attention(options: Options, facts: Facts, *, local: bool) -> None:
     backend, kind = options.word("attention_backend"), options.word("transformer_impl")
     if options.on("use_flash_attn"):
         facts.say("training.attention", "flash", options.said["use_flash_attn"].origin)
-    elif backend and backend.value.rpartition(".")[2] in {"unfused", "local"}:
+    elif backend and backend.value.rpartition(".")[2] in _UNFUSED:
         facts.say("training.attention", "unfused", backend.origin)
     elif kind and kind.value == "local" and not (backend and backend.value.rpartition(".")[2] == "flash"):
         facts.say("training.attention", "unfused", kind.origin)

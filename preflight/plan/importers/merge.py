@@ -103,7 +103,9 @@ def _read_document(document: Any, data: bytes, name: str) -> Facts | None:
 
 
 def _is_plan(document: dict[str, Any]) -> bool:
-    return "parallel" in document or ("model" in document and set(document) <= {*SECTIONS, "rules"})
+    """A whole one, or one that says only what other files leave out: [hardware] alone, say."""
+    tables = all(isinstance(section, dict) for section in document.values())
+    return "parallel" in document or (bool(document) and tables and set(document) <= {*SECTIONS, "rules"})
 
 
 def _read_plan(document: dict[str, Any], lines: Lines) -> Facts:

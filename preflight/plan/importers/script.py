@@ -8,13 +8,15 @@ from pathlib import PurePath
 from preflight.errors import ConfigError
 from preflight.formats import parse_json
 from preflight.plan.importers.accelerate import read_sizes
-from preflight.plan.importers.commands import FLAGS, Invocation, parse, read_launch, take_apart
+from preflight.plan.importers.commands import Invocation, parse, take_apart
 from preflight.plan.importers.deepspeed import is_deepspeed, read_deepspeed
 from preflight.plan.importers.facts import Fact, Facts, Options, short
-from preflight.plan.importers.megatron import ALIASES, KNOWN, read_megatron
+from preflight.plan.importers.launch import read_launch
+from preflight.plan.importers.megatron import read_megatron
+from preflight.plan.importers.megatron_names import ALIASES, FLAGS, KNOWN
 from preflight.plan.importers.overrides import read_overrides
 from preflight.plan.importers.shell import Script
-from preflight.plan.importers.shell_expand import marks
+from preflight.plan.importers.shell_expand import marks, shown
 from preflight.plan.importers.tree import Lines
 
 MAX_OPTIONS = 50_000  # whose places are remembered
@@ -87,6 +89,12 @@ def read_script(text: str, name: str) -> Facts:
     once = {run.words: run for run in reversed(script.runs)}  # a command that stands there twice says nothing new
     runs = [(take_apart(run.words), run.line) for run in sorted(once.values(), key=lambda run: run.line)]
     trainings = _trainings(runs)
+    for words in once:
+        for shell, other in itertools.pairwise(words):
+            if shell.rsplit("/", 1)[-1] in {"bash", "sh"} and re.search(r"\.(sh|slurm|sbatch)$", other):
+                facts.note(
+                    f"{name}: runs {shown(other)}, whose options are not seen: give the log of the job, or that script"
+                )
     if not trainings:
         facts.note(f"{name}: no command in it starts a training that is known here")
         read_launch(Invocation((), "", ()), 1, name, asked, facts)

@@ -105,6 +105,8 @@ class Script:
             state = _both(state, self._last)
         elif joint == "||":
             state = _both(state, None if self._last is None else not self._last)
+        if state is False:
+            self.variables.skipped |= _assigned(words)
         if state is False or not words:
             return
         negated = _bare(words[:1]) == "!"
@@ -299,6 +301,19 @@ class Script:
         for name in re.findall(r"[A-Za-z_]\w*", expression):
             if name in self.variables.values or text[0] in {"read", "mapfile", "readarray"}:
                 self.variables.values[name] = mark(f"${name}")
+
+
+def _assigned(words: tuple[Word, ...]) -> set[str]:
+    """Names that a command would give a value that is not their own."""
+    found = set()
+    for word in words:
+        raw = "".join(part.text for part in word)
+        match = _ASSIGNMENT.match(raw)
+        if match is None:
+            break
+        if not re.search(rf"\$\{{?{match[1]}\b", match[3]):
+            found.add(match[1])
+    return found
 
 
 def _both(a: bool | None, b: bool | None) -> bool | None:

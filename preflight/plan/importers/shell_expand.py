@@ -50,6 +50,9 @@ class Variables:
         self.source = source
         self.values: dict[str, Value] = {}
         self.unset: set[str] = set()  # variables for which a default was taken because the file does not set them
+        self.skipped: set[str] = (
+            set()
+        )  # variables that only a branch sets which is not taken: empty, if nothing else sets them
         self.used = 0
 
     def get(self, name: str) -> str | None:
@@ -143,7 +146,9 @@ class Variables:
 
     def _variable(self, name: str) -> str:
         value = self.get(name)
-        return mark(f"${name}") if value is None else value
+        if value is None:
+            return "" if name in self.skipped else mark(f"${name}")
+        return value
 
     def _command(self, source: str) -> str:
         """The output of a command: unknown, except that of expr."""
@@ -171,7 +176,7 @@ class Variables:
                 return str(len(self.values[name]))
             return mark("${" + inner + "}") if text is None or change or marks(text) else str(len(text))
         if not change:
-            return mark(f"${name}") if text is None else text
+            return self._variable(name) if text is None else text
         return self._changed(name, text, change, depth)
 
     def _element(self, value: Value | None, index: str) -> Value | None:

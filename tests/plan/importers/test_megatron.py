@@ -255,6 +255,38 @@ def test_run_config_of_megatron_bridge_is_read_and_its_tags_build_nothing(read):
     assert imported.origins["parallel.tp"].endswith("run_config.yaml:50 model.tensor_model_parallel_size = 8")
 
 
+def test_the_length_of_sequences_is_the_datas_and_not_the_models(values):
+    text = "model: {tensor_model_parallel_size: 1, seq_length: 131072}\ndataset: {sequence_length: 1024}\n"
+    assert values(run_config__yaml=text)["training.seq_length"] == 1024
+    assert values(run_config__yaml=text.split("\n", 1)[0])["training.seq_length"] == 131072
+
+
+def test_attention_backends_may_be_numbers_of_their_enumeration(values):
+    text = "model:\n  tensor_model_parallel_size: 1\n  attention_backend: {_target_: AttnBackend, _call_: true, _args_: [%d]}\n"
+    assert values(run_config__yaml=text % 3)["training.attention"] == "unfused"
+    assert values(run_config__yaml=text % 5)["training.attention"] == "flash"
+
+
+def test_defaults_in_a_log_are_no_news(read):
+    dull = {
+        "num_experts": None,
+        "moe_layer_freq": 1,
+        "moe_router_topk": 2,
+        "moe_token_dispatcher_type": "allgather",
+        "optimizer_offload_fraction": 1.0,
+    }
+    dull |= {
+        "tp_comm_bulk_dgrad": True,
+        "fp8_wgrad": True,
+        "fp8_recipe": "delayed",
+        "outer_dp_sharding_strategy": "no_shard",
+        "num_layers": 4,
+    }
+    lines = "".join(f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in dull.items())
+    imported = read(run__log=f"---- arguments ----\n{lines}---- end of arguments ----\n")
+    assert not any("no key of a plan file" in note for note in imported.notes)
+
+
 def test_a_nemo_configuration_is_read_by_the_same_names(values):
     text = (
         "trainer: {num_nodes: 4, devices: 8}\n"

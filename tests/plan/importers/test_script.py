@@ -97,6 +97,14 @@ def test_a_variable_behind_a_value_is_no_part_of_it(read):
     assert any("$NOT_SET may add options" in note for note in imported.notes)
 
 
+def test_a_script_that_only_runs_another_one_says_so(read):
+    imported = read(
+        job__slurm="#!/bin/bash\n#SBATCH -N 2\nsrun bash -c 'docker run x /bin/bash -c \"TP=2 bash examples/train.sh 2>&1 | tee log\"'\n"
+    )
+    assert any("runs examples/train.sh" in note for note in imported.notes)
+    assert imported.document["hardware"] == {"nodes": 2}
+
+
 @pytest.mark.parametrize(
     "condition",
     [
@@ -148,6 +156,9 @@ def test_a_variable_that_an_undecided_branch_sets_is_unknown(values):
         ("if [ 1 = 2 ]; then if [ 1 = 1 ]; then TP=8; fi; else TP=4; fi", 4),
         ("TP=4; if [ 1 = 2 ]; then TP=8; fi", 4),
         ("mkdir -p x && TP=4 || TP=8", 4),
+        ("TP=$(( (2 > 1) ? 4 : 8 ))", 4),
+        ("N=1; TP=$(($N > 1 ? 8 : $N == 1 ? 4 : 2))", 4),
+        ("if [ 1 = 2 ]; then MORE=' --swiglu'; fi; TP=4$MORE", 4),
         ("export TP='4'; readonly Q=1", 4),
         ("TP=2; ((TP = TP * 2))", 4),
         ("for TP in 4; do :; done", 4),
