@@ -37,7 +37,8 @@ def activation_rows(job: Job, degrees: Mapping[str, int], micro_batches: int) ->
     text = f"{size} x {length}{context} tokens x {hidden} x {element} bytes"
     step = _Step(tokens, job.model.layers / degrees["pp"], micro_batches, element, degrees["tp"], hidden, text)
     if degrees["tp"] > 1:
-        yield from _tensor_rows(job, step, last_and_first=degrees["pp"] == 1)
+        divided = _divides_experts(job, degrees) and not _routes_first(job, step.tp)
+        yield from _tensor_rows(job, step, divided_experts=divided, last_and_first=degrees["pp"] == 1)
     if degrees["pp"] > 1:
         yield from _pipeline_rows(job, degrees, step)
     if degrees["cp"] > 1:
@@ -46,13 +47,23 @@ def activation_rows(job: Job, degrees: Mapping[str, int], micro_batches: int) ->
         yield from _expert_rows(job, degrees, step)
 
 
-def _tensor_rows(job: Job, step: _Step, *, last_and_first: bool) -> Iterator[Row]:
+def _divides_experts(job: Job, degrees: Mapping[str, int]) -> bool:
+    """Whether the tp ranks share each expert: without expert parallelism and with etp = tp, experts have no layout of their own."""
+    return job.model.experts is not None and degrees["tp"] > 1 and degrees["ep"] == 1 and "etp" not in degrees
+
+
+def _routes_first(job: Job, tp: int) -> bool:
+    """Whether a rank sorts its own tokens by expert before those that share an expert gather them: Megatron's dispatcher, with sequence parallelism."""
+    return job.parallel.framework == "megatron" and sequence_parallel(job, tp)
+
+
+def _tensor_rows(job: Job, step: _Step, *, divided_experts: bool, last_and_first: bool) -> Iterator[Row]:
     """Two all-reduces per layer forward and two backward, after attention and MLP; with sequence parallelism each is a reduce-scatter and an
     all-gather, and Megatron gathers the inputs once more for the weights' gradients. Of a layer with routed experts only the attention half (and
-    shared experts) is tensor-parallel.
+    shared experts) is tensor-parallel, unless tp divides each expert as it does a dense MLP (`divided_experts`).
     """
     sparse = expert_layers(job.model) / job.model.layers
-    halves = 2 - sparse * (0 if job.model.shared_ffn_size else 1)
+    halves = 2 - sparse * (0 if job.model.shared_ffn_size or divided_experts else 1)
     calls = halves * step.layers * step.micro_batches
     parallel, message, text = sequence_parallel(job, step.tp), step.message, step.text
     cover: Cover = "weight_gradients" if overlaps_tp(job) else ""
@@ -164,9 +175,11 @@ def _expert_rows(job: Job, degrees: Mapping[str, int], step: _Step) -> Iterator[
         cover,
         copies,
     )
-    etp = degrees.get("etp", 1)
+    axis, etp = "etp", degrees.get("etp", 1)
+    if _divides_experts(job, degrees) and _routes_first(job, step.tp):
+        axis, etp = "tp", step.tp  # Megatron's default: etp = tp, on the same ranks
     if etp > 1:
         message = step.element * elements * etp
         shared = (1 + again) * calls
-        yield Row("etp", etp, "routed tokens gathered", "all_gather", shared, message, f"{text} x etp {etp}")
-        yield Row("etp", etp, "experts' outputs summed", "reduce_scatter", shared, message, f"{text} x etp {etp}")
+        yield Row(axis, etp, "routed tokens gathered", "all_gather", shared, message, f"{text} x etp {etp}")
+        yield Row(axis, etp, "experts' outputs summed", "reduce_scatter", shared, message, f"{text} x etp {etp}")

@@ -37,10 +37,11 @@ def gradient_rows(job: Job, degrees: Mapping[str, int], micro_batches: int | Non
     and all-gather in bf16 (4 + 2) x 2.27e9 / 2 = 6.8 GB.
     """
     for weights in _weights(job, degrees):
-        if zero_stage(job) == 3 and not (weights.axis == "dp" and "dp_shard" in degrees):
+        whole = weights.axis == "dp" and "dp_shard" in degrees  # torchtitan and FSDP with dp_shard 1: replicas alone
+        if zero_stage(job) == 3 and not whole:
             yield from _sharded_rows(job, degrees, weights, micro_batches)
         else:
-            yield from _replicated_rows(job, weights)
+            yield from _replicated_rows(job, weights, whole=whole or zero_stage(job) == 0)
     yield from _small_rows(job, degrees)
 
 
@@ -61,19 +62,24 @@ def _weights(job: Job, degrees: Mapping[str, int]) -> Iterator[_Weights]:
     if size == copies and axis == "dp":  # all of dp replicates, nothing is sharded
         copies = 1
     yield _Weights("dense", dense, axis, size, outer, copies)
-    if expert:
+    if expert and not {"edp", "efsdp"} & set(degrees):
+        # without expert parallelism the same ranks share (or sum) experts as dense weights
+        yield _Weights("expert", expert, axis, size, outer, copies)
+    elif expert:
         axis, size = axis_of(degrees, "edp_intra" if instances else "efsdp" if "efsdp" in degrees else "edp")
         outer = "edp_inter" if instances else "dp_replicate"
         yield _Weights("expert", expert, axis, size, outer, degrees.get(outer, 1) if axis != "edp" else 1)
 
 
-def _replicated_rows(job: Job, weights: _Weights) -> Iterator[Row]:
-    """Stage 0: one all-reduce of all gradients (in buckets). Stages 1 and 2 (distributed optimizer): reduce-scatter, then all-gather of weights."""
+def _replicated_rows(job: Job, weights: _Weights, *, whole: bool) -> Iterator[Row]:
+    """`whole`: nothing is sharded, one all-reduce of all gradients (in buckets). Else stages 1 and 2 (distributed optimizer): reduce-scatter, then all-gather
+    of weights.
+    """
     size, count, element = gradient_bytes(job), weights.number, element_bytes(job)
     text = f"{count / 1e9:.3g}e9 {weights.kind} weights"
     reduced: Cover = "last_backward" if overlaps_gradients(job) else ""
     summed = f"{text} x {size} bytes"
-    if zero_stage(job) == 0:
+    if whole:
         yield Row(
             weights.axis, weights.size, f"{weights.kind} gradients", "all_reduce", 1, size * count, summed, reduced
         )
@@ -133,11 +139,11 @@ def _sharded_rows(job: Job, degrees: Mapping[str, int], weights: _Weights, micro
         f"{text} x {size} bytes",
         cover,
     )
-    yield from _copies_row(weights, size, "last_backward" if cover else "")
+    yield from _copies_row(weights, size, "last_backward" if cover else "", reduces)
 
 
-def _copies_row(weights: _Weights, size: int, cover: Cover) -> Iterator[Row]:
-    """HSDP, or several optimizer instances: shards of gradients summed over the copies."""
+def _copies_row(weights: _Weights, size: int, cover: Cover, calls: int = 1) -> Iterator[Row]:
+    """HSDP, or several optimizer instances: shards of gradients summed over the copies, as often as they are reduce-scattered (torch FSDP2 does one after the other)."""
     if weights.copies > 1:
         shard = weights.number / weights.size
         text = f"{weights.number / 1e9:.3g}e9 {weights.kind} weights / {weights.size} shards x {size} bytes"
@@ -146,7 +152,7 @@ def _copies_row(weights: _Weights, size: int, cover: Cover) -> Iterator[Row]:
             weights.copies,
             f"shards of {weights.kind} gradients",
             "all_reduce",
-            1,
+            calls,
             size * shard,
             text,
             cover,

@@ -349,3 +349,55 @@ def test_every_row_belongs_to_groups_of_the_plan(parallel):
     assert ledger
     assert {row.axis for row in ledger} <= set(plan.groups)
     assert all(row.formula for row in ledger)
+
+
+MIXTURE = {
+    "attention_heads": 64,
+    "kv_heads": 8,
+    "vocab_size": 32000,
+    "experts": 8,
+    "experts_per_token": 2,
+    "expert_ffn_size": 14336,
+}
+
+
+@pytest.mark.parametrize(
+    ("axis", "parallel"),
+    [
+        ("dp", {"tp": 2, "pp": 4, "dp": 8, "sequence_parallel": True}),
+        ("dp_cp", {"cp": 2, "pp": 4, "dp": 8, "zero_stage": 1}),
+        ("dp_intra", {"pp": 4, "dp": 16, "zero_stage": 1, "optimizer_instances": 2}),
+        ("fsdp", {"framework": "torchtitan", "dp_shard": 8, "dp_replicate": 8}),
+        ("dp", {"framework": "deepspeed", "dp": 64, "zero_stage": 3}),
+    ],
+)
+def test_without_expert_parallelism_experts_gradients_go_the_way_of_dense_ones(axis, parallel):
+    plan = make_plan(hidden_size=8192, model=MIXTURE, micro_batches=1, **parallel)
+    ledger = ledger_of(plan)
+    dense, expert = rows(ledger, axis, "dense"), rows(ledger, axis, "expert")
+    assert [row.collective for row in expert] == [row.collective for row in dense]
+    assert all(row.message_bytes > other.message_bytes for row, other in zip(expert, dense, strict=True))
+
+
+def test_experts_divided_by_tp_alone_exchange_their_tokens_over_tp():
+    # Megatron gathers routed tokens (top-2); torchtitan, like a dense MLP, all tokens once
+    shape = {"hidden_size": 8192, "model": MIXTURE, "tp": 2, "pp": 4}
+    megatron = ledger_of(make_plan(**shape, sequence_parallel=True))
+    (gathered,), (summed,) = rows(megatron, "tp", "routed tokens"), rows(megatron, "tp", "experts' outputs")
+    assert gathered.message_bytes == summed.message_bytes == 2 * 2 * (4096 // 2) * 2 * 8192
+    assert sum(row.calls for row in rows(megatron, "tp", "forward")) == 2 * 20 * 32
+    titan = ledger_of(make_plan(**shape, framework="torchtitan"))
+    assert sum(row.calls for row in rows(titan, "tp", "forward")) == 2 * 2 * 20 * 32
+    assert not rows(titan, "tp", "routed")
+
+
+@pytest.mark.parametrize("framework", ["torchtitan", "fsdp"])
+def test_replicas_alone_sum_their_gradients_and_gather_nothing(framework):
+    (summed,) = ledger_of(make_plan(model=LLAMA_70B, framework=framework, dp_replicate=64, dp_shard=1))
+    assert (summed.axis, summed.collective) == ("dp", "all_reduce")
+
+
+def test_hsdp_sums_over_its_replicas_as_often_as_it_scatters():
+    plan = make_plan(model=LLAMA_70B, micro_batches=4, framework="torchtitan", dp_replicate=8, dp_shard=8)
+    (across,) = rows(ledger_of(plan), "dp_replicate")
+    assert across.calls == 4

@@ -255,3 +255,12 @@ def test_overlapped_gradients_cost_only_what_the_backward_pass_does_not_cover():
         for overlap in (False, True)
     )
     assert 0 < hidden.terms["dp"] < exposed.terms["dp"]
+
+
+def test_a_sharded_optimizer_updates_experts_in_shards_without_expert_parallelism_too():
+    shape = {"attention_heads": 64, "vocab_size": 32000, "experts": 8, "experts_per_token": 2, "expert_ffn_size": 14336}
+    whole, shared = (
+        make_plan(model=shape, pp=4, dp=16, zero_stage=stage, tp=1).estimate.step_time.terms["optimizer"]
+        for stage in (0, 1)
+    )
+    assert shared == pytest.approx(whole / 16, rel=0.01)
