@@ -87,6 +87,9 @@ class StepTime(Noun, frozen=True, kw_only=True):
     """
 
     total_s: float
+    low_s: float
+    high_s: float
+    range_source: str
     terms: dict[str, float]
     model_flops: float
     hardware_flops: float

@@ -59,13 +59,15 @@ def show_rate(bytes_per_s: float) -> str:
 
 
 def show_seconds(duration_s: float) -> str:
-    """0.0123 -> "12.3 ms", 95 -> "1 min 35 s"."""
+    """0.0123 -> "12.3 ms", 95 -> "1 min 35 s", 9000 -> "2.5 h"."""
     if duration_s < 1e-3:
         return f"{duration_s * 1e6:.0f} us"
     if duration_s < 1:
         return f"{_digits(duration_s * 1e3)} ms"
     if duration_s < 60:
         return f"{_digits(duration_s)} s"
+    if duration_s >= 5400:
+        return f"{duration_s / 3600:.1f} h"
     return f"{int(duration_s // 60)} min {int(duration_s % 60)} s"
 
 

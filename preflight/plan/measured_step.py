@@ -7,8 +7,6 @@ from preflight.model.units import show_seconds
 from preflight.plan.compare import name_of
 from preflight.plan.exposed import leaves_domain
 
-# The worst row of Korthikanti's, SC'21's and MegaScale's (Megatron-LM) published runs is 10 % off (tests/plan/rows); below that a gap says nothing
-ERROR_SHARE = 0.10
 # how near a known cause must come to the time that is needed, as a ratio either way, to be called plausible
 _NEAR = 1.5
 
@@ -26,7 +24,7 @@ def explain(
     would take about that: a sign that its ranks do not share a node.
     """
     gap = measured_s - step_time.total_s
-    within = abs(gap) <= ERROR_SHARE * step_time.total_s
+    within = step_time.low_s <= measured_s <= step_time.high_s
     suspects = [] if within else [_suspect(term, step_time, gap, ledger, footprints or {}) for term in step_time.terms]
     if gap > 0:
         suspects.sort(key=lambda suspect: (not suspect.plausible, suspect.factor))
@@ -114,7 +112,7 @@ def _summary(step_time: StepTime, measured_s: float, *, within: bool, suspects: 
     ratio = measured_s / step_time.total_s - 1
     head = f"measured {show_seconds(measured_s)}, predicted {show_seconds(step_time.total_s)}: {ratio:+.0%}"
     if within:
-        return f"{head}, within the {ERROR_SHARE:.0%} by which the estimate was wrong on published runs"
+        return f"{head}, within the range of the estimate, {show_seconds(step_time.low_s)} to {show_seconds(step_time.high_s)}: {step_time.range_source}"
     if ratio < 0:
         return f"{head}: the run is faster than predicted; the plan file's rates are too low, or the run overlaps more"
     if suspects and suspects[0].plausible:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from preflight.model import Checkpoint, Estimate, Memory, Plan, StepTime, Traffic
-from preflight.model.units import show_bytes
+from preflight.model.units import show_bytes, show_seconds
 from preflight.report.text import clean, columns, hang, in_reading_order
 
 
@@ -95,17 +95,6 @@ def _seconds(seconds: float | None) -> str:
     return "?" if seconds is None else show_seconds(seconds)
 
 
-def show_seconds(seconds: float) -> str:
-    """0.0042 -> "4.2 ms", 6.91 -> "6.91 s", 93.4 -> "93.4 s", 7200 -> "2.0 h"."""
-    if seconds >= 5400:
-        return f"{seconds / 3600:.1f} h"
-    if seconds >= 1:
-        return f"{seconds:.3g} s"
-    if seconds >= 1e-3:
-        return f"{seconds * 1e3:.3g} ms"
-    return f"{seconds * 1e6:.3g} us"
-
-
 def _step_lines(step: StepTime, *, width: int) -> list[str]:
     rows = [
         [clean(name), show_seconds(value), f"{value / step.total_s:.1%}"]
@@ -114,6 +103,8 @@ def _step_lines(step: StepTime, *, width: int) -> list[str]:
     ]
     rows.append(["total", show_seconds(step.total_s), ""])
     lines = ["Time of one step (predicted)", *columns(rows)]
+    low, high = show_seconds(step.low_s), show_seconds(step.high_s)
+    lines += hang("expect   ", f"{low} to {high}: {step.range_source}", width=width, indent=2)
     mfu = f"MFU {step.mfu:.1%}, HFU {step.hfu:.1%} of {step.peak_flops_per_gpu / 1e12:.0f} TFLOP/s per GPU"
     lines += hang("", f"{mfu}; FLOPs counted as {step.convention}", width=width, indent=2)
     for assumption in step.assumptions:
