@@ -193,24 +193,44 @@ def _derived(plan: PlanLike) -> Outcome:
 
 def _agreed(plan: PlanLike, deadline_s: float) -> Outcome:
     """Gather, let rank 0 judge, and take its answer: one text for all."""
+    from preflight.probe.attendance import Attendance
     from preflight.probe.gather import Exchange, RanksApart
 
-    apart = f"not every rank came to preflight.assert_placement within {deadline_s:g} s, or one left: it must be called on all ranks, at one point of the script"
     try:
         exchange = Exchange(deadline_s, GRACE_S)
-        row = _row(plan, exchange.rank, exchange.size)
-        if exchange.rank == 0:
-            _load()
+    except RuntimeError as error:  # CUDA
+        raise PlacementError(f"no tensor can be made for the job's process group: {error}") from error
+    attendance = Attendance(exchange.rank, exchange.size)
+    row = _row(plan, exchange.rank, exchange.size)
+    if exchange.rank == 0:
+        _load()
+    apart = ""
+    try:
         try:
             rows = exchange.gather(to_bytes(row))
             outcome = Outcome("", "") if rows is None else _outcome(lambda: _judge_rows(plan, rows))
         except RanksApart:
+            if exchange.rank != 0:
+                raise
+            apart = _apart(attendance.missing(), exchange.size, deadline_s)
+            attendance.tell(apart)  # the answer may not reach those whose way to rank 0 leads over a missing one
             outcome = Outcome(apart, "")
         answer = Answer(reason=_cut(outcome.reason, MAX_REASON), fingerprint=outcome.fingerprint)
         told = msgspec.json.decode(exchange.answer(msgspec.json.encode(answer)), type=Answer)
     except RanksApart as error:
-        raise PlacementError(apart) from error
+        if exchange.rank != 0:
+            apart = attendance.told(GRACE_S) or ""
+        raise PlacementError(apart or _apart([], exchange.size, deadline_s)) from error
     return Outcome(told.reason, told.fingerprint)
+
+
+def _apart(missing: Sequence[int], size: int, deadline_s: float) -> str:
+    """Why there is no answer; `missing` empty: nobody can be named."""
+    who = "not every rank came" if not missing else f"rank {missing[0]} did not come"
+    more = f" (and {len(missing) - 1} more of {size})" if len(missing) > 1 else ""
+    left = "" if missing else ", or one left"
+    where = "it must be called on all ranks, at one point of the script"
+    return f"{who} to preflight.assert_placement within {deadline_s:g} s{more}{left}: {where}"
 
 
 def _load() -> None:

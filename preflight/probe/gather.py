@@ -23,11 +23,6 @@ class RanksApart(Exception):  # noqa: N818 - a fact about ranks
     """Not every rank came in time, or one left meanwhile."""
 
 
-def is_initialized() -> bool:
-    """Whether the job has set up its default process group."""
-    return bool(dist.is_available() and dist.is_initialized())
-
-
 class Exchange:
     """The default process group of this job: one gather within `deadline_s` seconds, then one answer, for which the others wait `grace_s` longer, so
     that rank 0 can still tell them that somebody is missing.
