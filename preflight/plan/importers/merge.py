@@ -12,6 +12,7 @@ from preflight.plan.importers.tree import Lines, leaves
 
 SECTIONS = ("model", "parallel", "training", "hardware", "launch")
 MAX_FILES = 32
+_PATHS = ("launch.hostfile", "launch.topology")
 
 _KINDS = (
     "a log with Megatron-LM's argument block, a job script (sbatch or shell), run_config.yaml of Megatron-Bridge or NeMo, torchtitan's JSON or TOML,"
@@ -113,7 +114,12 @@ def _read_plan(document: dict[str, Any], lines: Lines) -> Facts:
     facts = Facts()
     for path, value in leaves(document):
         if len(path) == 2 and path[0] in SECTIONS:
-            facts.say(".".join(path), value, f"{lines.name}:{lines.of(path)} {path[1]} = {short(value)}")
+            key, given = ".".join(path), value
+            if key in _PATHS and isinstance(value, str):
+                given = str(
+                    Path(lines.name).absolute().parent / value
+                )  # relative paths begin at the file that says them
+            facts.say(key, given, f"{lines.name}:{lines.of(path)} {path[1]} = {short(value)}")
         else:
             facts.note(f"{lines.origin(path, value)}: is not taken over")
     return facts

@@ -8,7 +8,8 @@ import re
 from typing import NamedTuple
 
 from preflight.errors import ConfigError
-from preflight.plan.importers.shell_expand import Variables, mark, marks, shown
+from preflight.plan.importers.shell_blocks import BRANCHING, OPENING, Blocks, both
+from preflight.plan.importers.shell_expand import Variables, mark, shown
 from preflight.plan.importers.shell_lex import MAX_WORDS, Command, Word, split
 from preflight.plan.importers.shell_test import answer, is_test
 
@@ -55,18 +56,6 @@ class Document(NamedTuple):
     line: int
 
 
-class _Block(NamedTuple):
-    """An open if, loop or case. `around`: whether it is reached at all. `active`: whether its commands run then (None: unknown). `decided`: a
-    branch of it has run for certain.
-    """
-
-    kind: str
-    around: bool | None
-    active: bool | None
-    decided: bool | None = False
-    word: str = ""
-
-
 class Script:
     """The result of reading a script: `runs`, `documents` by the name they are written to, `variables`, `notes`."""
 
@@ -78,7 +67,7 @@ class Script:
         self.lines: dict[str, int] = {}  # variable -> line of its last assignment
         self.candidates: dict[str, list[str]] = {}  # variable that is unknown -> texts that branches may have given it
         self.notes: list[str] = []
-        self._blocks: list[_Block] = []
+        self._blocks = Blocks()
         self._last: bool | None = True  # what the command before answered, as && and || see it
         self._condition: bool | None = None  # the same, as if and while see it: only a test is known to succeed
         commands = split(text)
@@ -100,11 +89,11 @@ class Script:
         words = self._control(command)
         if words is None:
             return
-        state = self._state()
+        state = self._blocks.state
         if joint == "&&":
-            state = _both(state, self._last)
+            state = both(state, self._last)
         elif joint == "||":
-            state = _both(state, None if self._last is None else not self._last)
+            state = both(state, None if self._last is None else not self._last)
         if state is False:
             self.variables.skipped |= _assigned(words)
         if state is False or not words:
@@ -119,98 +108,45 @@ class Script:
         if is_test(text):
             found = answer(text, self._unset)
             self._last = None if found is None else found != negated
-            self._condition = _both(state, self._last)
+            self._condition = both(state, self._last)
         elif text:
             self._run(command, text, prefix, depth, certain=state is True)
-
-    def _state(self) -> bool | None:
-        """Whether commands here run: True, False, None if that is unknown."""
-        return _both(self._blocks[-1].around, self._blocks[-1].active) if self._blocks else True
 
     def _control(self, command: Command) -> tuple[Word, ...] | None:
         """The words after keywords such as if and then, which open and close blocks; None where nothing is left to do."""
         words = command.words
-        if self._blocks and self._blocks[-1].kind in {"case?", "case|"} and _bare(words[:1]) != "esac":
-            self._pattern(command)
+        if self._blocks.awaits_pattern and _bare(words[:1]) != "esac":
+            patterns = [self.variables.text(word) for word in words if _bare((word,)) != "in"]
+            self._blocks.pattern(patterns, command.end)
             return None
         while words:
             keyword = _bare(words[:1])
-            if keyword in {"if", "while", "until"}:
-                self._blocks.append(_Block(keyword, around=self._state(), active=True))
-            elif keyword in {"then", "do", "elif", "else", "fi", "done", "esac"}:
-                self._branch(keyword)
-            elif keyword in {"for", "case"} and len(words) > 1:
-                self._loop(words, keyword)
+            if keyword in OPENING:
+                self._blocks.open(keyword)
+            elif keyword in BRANCHING:
+                self._blocks.branch(keyword, self._condition)
+            elif keyword == "case" and len(words) > 1:
+                self._blocks.open(keyword, word=self.variables.text(words[1]))
+                return None
+            elif keyword == "for" and len(words) > 1:
+                self._loop(words)
                 return None
             elif keyword not in {"{", "}", "time", "function", "exec", "nohup"}:
                 break
             words = words[1:]
-        if command.end == ";;" and self._blocks and self._blocks[-1].kind == "case":
+        if command.end == ";;" and self._blocks.in_case:
             self._one(command._replace(words=words, end=";"), "", (), 0)
-            self._blocks[-1] = self._blocks[-1]._replace(kind="case?")
+            self._blocks.next_case()
             return None
         return words
 
-    def _branch(self, keyword: str) -> None:
-        """The state of the open block at then, do, elif and else; fi, done and esac close it."""
-        if not self._blocks:
-            return
-        block = self._blocks[-1]
-        if keyword in {"fi", "done", "esac"}:
-            self._blocks.pop()
-        elif block.kind in {"while", "until"}:
-            runs = self._condition if block.kind == "while" or self._condition is None else not self._condition
-            self._blocks[-1] = block._replace(active=False if runs is False else None)
-        elif keyword == "then":
-            active = (
-                False
-                if block.decided
-                else self._condition
-                if block.decided is False or self._condition is False
-                else None
-            )
-            decided = (
-                True
-                if block.decided or self._condition is True
-                else None
-                if None in {block.decided, self._condition}
-                else False
-            )
-            self._blocks[-1] = block._replace(active=active, decided=decided)
-        elif keyword == "elif":
-            self._blocks[-1] = block._replace(active=not block.decided or None)
-        elif keyword == "else":
-            self._blocks[-1] = block._replace(active=None if block.decided is None else not block.decided)
-
-    def _loop(self, words: tuple[Word, ...], keyword: str) -> None:
-        """for NAME in A B C: the body is read once; the variable is known only if there is one value. case WORD in: opens its block."""
-        if keyword == "case":
-            self._blocks.append(_Block("case?", around=self._state(), active=True, word=self.variables.text(words[1])))
-            return
+    def _loop(self, words: tuple[Word, ...]) -> None:
+        """for NAME in A B C: the body is read once; the variable is known only if there is one value."""
         name = _bare(words[1:2])
         values = [piece for word in words[3:] for piece in self.variables.words(word)]
         if name:
             self.variables.values[name] = values[0] if len(values) == 1 else mark(f"${name}")
-        active = True if len(values) == 1 else None
-        self._blocks.append(_Block("for", around=self._state(), active=active))
-
-    def _pattern(self, command: Command) -> None:
-        """A pattern of case, up to its parenthesis: "70B|70b)"."""
-        block = self._blocks[-1]
-        patterns = [self.variables.text(word) for word in command.words if _bare((word,)) != "in"]
-        matched: bool | None = None
-        if patterns == ["*"]:
-            matched = True
-        elif not marks(block.word) and not any(set("*?[") & set(pattern) for pattern in patterns):
-            matched = block.word in patterns
-        if block.kind == "case|" and block.active is not False:  # an alternative before it
-            matched = True if True in {block.active, matched} else None
-        if command.end == "|":
-            self._blocks[-1] = block._replace(kind="case|", active=matched)
-        elif command.end == ")":
-            decided = True if True in {block.decided, matched} else None if None in {block.decided, matched} else False
-            before = None if block.decided is None else not block.decided
-            self._blocks[-1] = block._replace(kind="case", active=_both(matched, before), decided=decided)
+        self._blocks.open("for", active=True if len(values) == 1 else None)
 
     def _unset(self, name: str) -> bool:
         """Whether a variable that stayed unknown is one that the file never sets: then it is taken as not set, and said so."""
@@ -314,10 +250,6 @@ def _assigned(words: tuple[Word, ...]) -> set[str]:
         if not re.search(rf"\$\{{?{match[1]}\b", match[3]):
             found.add(match[1])
     return found
-
-
-def _both(a: bool | None, b: bool | None) -> bool | None:
-    return False if a is False or b is False else None if a is None or b is None else True
 
 
 def _bare(words: tuple[Word, ...]) -> str:
