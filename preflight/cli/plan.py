@@ -41,9 +41,13 @@ def collector_off() -> Iterator[None]:
     "from_files",
     type=_FILE,
     multiple=True,
-    help="Import the job from what the framework has: scripts, logs, configurations. May be repeated.",
+    help="Import the job from what the framework has: scripts, logs, configurations, hostfiles; a plan file with what they leave out may be one"
+    " of them. May be repeated.",
 )
 @click.option("--save", type=_FILE, help="Write the plan file that --from amounts to.")
+@click.option("--nodes", type=click.IntRange(1), help="Nodes of the job, where no file says how many.")
+@click.option("--gpus-per-node", type=click.IntRange(1), help="GPUs of each node.")
+@click.option("--gpu", metavar="NAME", help='The GPU: a profile, such as "H100-80GB", or NVML\'s product name.')
 @click.option("--hosts", metavar="LIST", help='Node names in the order of the allocation, such as "n[01-08]".')
 @click.option("--launcher", type=click.Choice(get_args(Launcher)), help="What starts the processes.")
 @click.option("--distribution", metavar="NAME", help="Slurm: block, cyclic, plane=N, arbitrary. MPI: by-slot, by-node.")
@@ -82,14 +86,14 @@ def command(
     measured_step_time: str | None,
     format_: Format,
     exit_style: ExitStyle,
-    **launch: Any,
+    **said: Any,
 ) -> int:
     """Lay PLAN out: groups, placement, memory, communication, step time; and judge the layout.
 
     Exit codes: 0 go, 10 no-go, 3 undecided, 64 wrong usage, 78 bad plan.
     """
     from preflight.cli.plan_extras import Extras, add_advice, add_comparison, add_layouts, add_measured, add_origins
-    from preflight.cli.plan_input import override, read_input, read_surroundings
+    from preflight.cli.plan_input import read_input, read_surroundings
     from preflight.cli.plan_judge import PlanJudge
     from preflight.cli.plan_print import print_plan
 
@@ -98,8 +102,7 @@ def command(
         raise UsageError("--advise-dir needs --advise")
     if save is not None and not from_files:
         raise UsageError("--save needs --from")
-    job, imported = read_input(plan, from_files, advise=advise)
-    job = override(job, launch)
+    job, imported = read_input(plan, from_files, said, advise=advise)
     placement, topology = read_surroundings(job, ranks)
     judge = PlanJudge(job, topology)
     extras = Extras()

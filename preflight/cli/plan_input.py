@@ -10,27 +10,41 @@ if TYPE_CHECKING:
     from preflight.model import Job, Placement, Topology
     from preflight.plan.importers import Imported
 
-COMMAND_LINE = "command line"
+HARDWARE = ("nodes", "gpus_per_node", "gpu")  # the options that belong there; the others say how the job is launched
+OF_ANY_LAUNCHER = ("hosts", "master", "topology")
 
 
-def read_input(plan: Path | None, from_files: Sequence[Path], *, advise: bool) -> "tuple[Job, Imported | None]":
-    """The job, and with `from_files` what was imported. Raises UsageError, ConfigError."""
+def read_input(
+    plan: Path | None, from_files: Sequence[Path], said: Mapping[str, Any], *, advise: bool
+) -> "tuple[Job, Imported | None]":
+    """The job, and with `from_files` what was imported; what the command line says goes before both. Raises UsageError, ConfigError.
+
+    `said`: options by key of the plan file, None where not given.
+    """
     from preflight.formats import readable
     from preflight.plan.planfile import job_of, read_job
 
     if (plan is None) == (not from_files):
-        raise UsageError("give a PLAN file, or --from FILE once or more, not both")
+        raise UsageError(
+            "give a PLAN file, or --from FILE once or more, not both; one of the --from files may be a plan file"
+        )
     if plan is not None:
-        return read_job(plan, need_layout=not advise), None
+        return override(read_job(plan, need_layout=not advise), said), None
     from preflight.plan.importers import import_files
 
-    imported = import_files(from_files)
+    imported = amend(import_files(from_files), said)
     source = ",".join(readable(str(path)) for path in from_files)
-    return job_of(imported.document, source, need_layout=not advise), imported
+    try:
+        return job_of(imported.document, source, need_layout=not advise), imported
+    except ConfigError as error:
+        if "is missing" not in error.problem:
+            raise
+        remedy = f"{error.remedy}: in a small plan file of its own, as one more --from"
+        raise ConfigError(error.source, error.problem, key=error.key, remedy=remedy) from None
 
 
-def override(job: "Job", launch: Mapping[str, Any]) -> "Job":
-    """The job with what the command line says of the launch; what it leaves out (None) stays.
+def override(job: "Job", said: Mapping[str, Any]) -> "Job":
+    """The job with what the command line says; what it leaves out (None) stays.
 
     With another launcher, what the plan file says of its own one's ways (its distribution, its hostfile, ...) goes.
     """
@@ -38,20 +52,49 @@ def override(job: "Job", launch: Mapping[str, Any]) -> "Job":
 
     from preflight.model import Launch
 
-    given = {key: value for key, value in launch.items() if value is not None}
+    given = {key: value for key, value in said.items() if value is not None}
+    hardware = {key: given.pop(key) for key in HARDWARE if key in given}
+    if hardware:
+        job = msgspec.structs.replace(job, hardware=msgspec.structs.replace(job.hardware, **hardware))
     if "hosts" in given:
-        from preflight.model.hostlist import unfold
-
-        try:
-            given["hosts"] = tuple(unfold(given["hosts"]))
-        except ValueError as error:
-            raise UsageError(f"--hosts: {error}") from error
+        given["hosts"] = _host_names(given["hosts"])
     if not given:
         return job
     kept = job.launch
     if given.get("launcher", kept.launcher) != kept.launcher:
-        kept = Launch(hosts=kept.hosts, master=kept.master, topology=kept.topology)
+        kept = Launch(**{key: getattr(kept, key) for key in OF_ANY_LAUNCHER})
     return msgspec.structs.replace(job, launch=msgspec.structs.replace(kept, **given))
+
+
+def amend(imported: "Imported", said: Mapping[str, Any]) -> "Imported":
+    """What was imported with what the command line says, as `override` would have it: shown with its origin, and part of what --save writes."""
+    document = {name: dict(section) for name, section in imported.document.items()}
+    origins = dict(imported.origins)
+    launch = document.get("launch", {})
+    if said.get("launcher") not in (None, launch.get("launcher")):
+        for key in [key for key in launch if key not in OF_ANY_LAUNCHER]:
+            del launch[key], origins[f"launch.{key}"]
+    for key, value in said.items():
+        if value is None:
+            continue
+        section = "hardware" if key in HARDWARE else "launch"
+        if key == "hosts":
+            _host_names(value)
+        # a relative path is meant from here, while those of a plan file begin at the file
+        document.setdefault(section, {})[key] = (
+            str(Path(value).absolute()) if key in {"hostfile", "topology"} else value
+        )
+        origins[f"{section}.{key}"] = f"command line --{key.replace('_', '-')} {value}"
+    return imported._replace(document=document, origins=origins)
+
+
+def _host_names(text: str) -> tuple[str, ...]:
+    from preflight.model.hostlist import unfold
+
+    try:
+        return tuple(unfold(text))
+    except ValueError as error:
+        raise UsageError(f"--hosts: {error}") from error
 
 
 def read_surroundings(job: "Job", ranks: Path | None) -> "tuple[Placement | None, Topology | None]":

@@ -115,7 +115,7 @@ def _agreed(source: str, key: str, claimed: int | None, found: int | None, which
             source,
             "is missing, and nothing was discovered that tells it",
             key=f"hardware.{key}",
-            remedy=f"write {key} = ... under [hardware]",
+            remedy=f"write {key} = ... under [hardware] of the plan file, or give `preflight plan` --{key.replace('_', '-')}",
         )
     if claimed is not None and found is not None and claimed != found:
         raise ConfigError(

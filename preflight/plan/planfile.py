@@ -174,7 +174,10 @@ def job_of(document: Mapping[str, Any], source: str, *, need_layout: bool = True
         raise ConfigError(source, "is missing", key="model.layers", remedy="write layers = 80 under [model]")
     if need_layout and "parallel" not in document:
         raise ConfigError(
-            source, "is missing", key="parallel", remedy="write the degrees under [parallel], as in tp = 8"
+            source,
+            "is missing",
+            key="parallel",
+            remedy="write the degrees under [parallel], as in tp = 8, or let `preflight plan --advise` propose layouts",
         )
     if "order" in parallel:
         parallel["order"] = _read_order(source, parallel["order"], ORDERS[parallel.get("framework", "megatron")])

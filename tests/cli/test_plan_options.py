@@ -245,3 +245,91 @@ def test_the_fingerprint_stands_in_the_document_and_changes_with_a_degree(plan_j
     other.write_text(LLAMA.read_text().replace("tp = 8", "tp = 4").replace("dp = 2", "dp = 4"))
     prints = [plan_json(path)[1]["fingerprint"] for path in (LLAMA, LLAMA, other)]
     assert prints[0] == prints[1] != prints[2]
+
+
+TORCHTITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+[parallelism]
+tensor_parallel_degree = 8
+data_parallel_shard_degree = -1
+[activation_checkpoint]
+mode = "full"
+"""
+NODES = ("--nodes", 4, "--gpus-per-node", 8, "--gpu", "H100-80GB")
+
+
+class TestWhatNoImportedFileSays:
+    @pytest.fixture
+    def titan(self, tmp_path):
+        path = tmp_path / "titan.toml"
+        path.write_text(TORCHTITAN)
+        return path
+
+    def test_a_file_without_nodes_is_refused_with_the_option_that_says_them(self, plan, titan):
+        code, _, err = plan("--from", titan)
+        assert code == 78
+        assert "preflight plan` --nodes" in err
+
+    def test_a_script_that_leaves_the_vocabulary_to_the_tokenizer_is_told_where_to_write_it(self, plan, tmp_path):
+        script, rest = tmp_path / "job.sh", tmp_path / "rest.toml"
+        script.write_text(
+            "#!/bin/bash\n#SBATCH --nodes=2\nsrun --ntasks-per-node=8 python pretrain_gpt.py --num-layers 8 --hidden-size 64"
+            " --num-attention-heads 8 --tensor-model-parallel-size 2\n"
+        )
+        code, _, err = plan("--from", script)
+        assert code == 78
+        assert "vocab_size" in err
+        assert "one more --from" in err
+        rest.write_text("[model]\nvocab_size = 1000\n")
+        code, out, _ = plan("--from", script, "--from", rest)
+        assert "16 ranks on 2 nodes" in out
+
+    def test_the_command_line_says_nodes_and_gpus_and_is_shown_as_their_origin(self, plan_json, titan):
+        code, document = plan_json("--from", titan, *NODES)
+        assert (code, document["world_size"], document["degrees"]["dp_shard"]) == (0, 32, 4)
+        assert document["imported"]["origins"]["hardware.nodes"] == "command line --nodes 4"
+
+    def test_what_the_command_line_says_is_saved_too(self, plan_json, titan, tmp_path):
+        saved = tmp_path / "job.toml"
+        hosts = ("--launcher", "slurm", "--hosts", "n[1-4]", "--distribution", "block")
+        _, imported = plan_json("--from", titan, *NODES, *hosts, "--save", saved)
+        _, again = plan_json(saved)
+        assert again["fingerprint"] == imported["fingerprint"]
+        assert again["placement"]["nodes"] == "n[1-4]"
+
+    def test_a_plan_file_with_hardware_alone_may_be_one_of_the_files(self, plan_json, titan, tmp_path):
+        rest = tmp_path / "cluster.toml"
+        rest.write_text('[hardware]\nnodes = 4\ngpus_per_node = 8\ngpu = "H100-80GB"\n')
+        _, document = plan_json("--from", titan, "--from", rest)
+        assert document["world_size"] == 32
+
+    def test_a_path_in_such_a_file_begins_at_the_file(self, plan_json, titan, tmp_path):
+        folder = tmp_path / "cluster"
+        folder.mkdir()
+        (folder / "nodes.txt").write_text("node leaf\nn1 a\nn2 a\nn3 b\nn4 b\n")
+        (folder / "cluster.toml").write_text(
+            '[hardware]\nnodes = 4\ngpus_per_node = 8\n[launch]\nhosts = "n[1-4]"\ntopology = "nodes.txt"\n'
+        )
+        _, document = plan_json("--from", titan, "--from", folder / "cluster.toml")
+        assert document["placement"]["nodes"] == "n[1-4]"
+
+    def test_another_launcher_drops_what_only_the_file_s_own_one_knows(self, plan_json, tmp_path):
+        script = tmp_path / "job.sbatch"
+        script.write_text(
+            "#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\n#SBATCH --distribution=cyclic\n#SBATCH --nodelist=n[1-2]\n"
+            "srun python pretrain_gpt.py --num-layers 8 --hidden-size 64 --num-attention-heads 8 --vocab-size 1000 --tensor-model-parallel-size 2\n"
+        )
+        _, document = plan_json("--from", script)
+        assert document["placement"]["method"] == "slurm cyclic"
+        _, document = plan_json("--from", script, "--launcher", "torchrun")
+        assert "launch.distribution" not in document["imported"]["origins"]
+        assert document["placement"]["nodes"] == "n[1-2]"
+
+    def test_nodes_of_the_command_line_go_before_those_of_a_plan_file(self, plan_json):
+        _, document = plan_json(PLANS / "dense-70b-64gpu.toml", "--nodes", 4, "--gpus-per-node", 16)
+        assert (document["placement"]["num_nodes"], document["world_size"]) == (4, 64)
