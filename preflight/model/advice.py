@@ -45,8 +45,8 @@ class Change(Noun, frozen=True, kw_only=True, omit_defaults=False):
 class Advice(Noun, frozen=True, kw_only=True, omit_defaults=False):
     """Changes that, made together, repair a placement, and what the rules said of the job before and after them.
 
-    `complete`: nothing fails any more, and each check that the changes help is content. Otherwise the repair is partial. `left`: what
-    stays wrong, "check: subject", worst first. `step_before_s`, `step_after_s`: the estimated step, None if it is not known.
+    `complete`: nothing fails any more, and each check that these changes help, or that others could content, is content. Otherwise the repair is
+    partial. `left`: what stays wrong, "WARN check: subject", worst first. `step_before_s`, `step_after_s`: the estimated step, None if it is not known.
     """
 
     changes: tuple[Change, ...]

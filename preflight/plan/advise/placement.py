@@ -36,20 +36,22 @@ def advise_placement(job: Job, plan: Plan, judged: Judged, *, topology: Topology
     """What would repair the placement of a plan, smallest change first; empty if nothing is wrong with it or nothing that we know helps.
 
     `judged` gives the findings about a plan, and is asked again for each change: what does not help is not offered. Complete repairs come before partial ones;
-    where no single change is complete, changes are put together, at most three. `topology`: what is known of the nodes beyond the plan.
+    where no single change leaves nothing to say, changes are put together, at most three. `topology`: what is known of the nodes beyond the plan.
     """
     situation = situation_of(job, plan, topology)
     before = outcome_of(plan, situation.topology, judged)
     tried = _try_all(situation, before, judged)
     found = [Found((candidate.change,), after) for candidate, after in tried]
-    wanted = frozenset[str]().union(*(helped_checks(before, one.after) for one in found))
-    if not any(is_complete(one.after, wanted) and not one.after.problems for one in found):
-        together = _together(situation, tried, judged, wanted)
+    wanted = frozenset[str]().union(*(contented_checks(before, one.after) for one in found))
+    if not any(one.after.problems == {} for one in found):
+        together = _together(situation, tried, judged)
         if together is not None and all(badness(together.after)[:-1] < badness(one.after)[:-1] for one in found):
             found.append(together)
             wanted |= contented_checks(before, together.after)
     advices = [_advice(before, one, wanted) for one in found]
-    return tuple(sorted(_undominated(advices), key=lambda advice: not advice.complete))
+    if any(advice.complete and "degrees" not in advice.kinds for advice in advices):  # other degrees are another job
+        advices = [advice for advice in advices if "degrees" not in advice.kinds]
+    return tuple(_undominated(advices))
 
 
 class Found(NamedTuple):
@@ -76,9 +78,7 @@ def _try_all(situation: Situation, before: Outcome, judged: Judged) -> list[tupl
     return tried
 
 
-def _together(
-    situation: Situation, tried: Sequence[tuple[Candidate, Outcome]], judged: Judged, wanted: frozenset[str]
-) -> Found | None:
+def _together(situation: Situation, tried: Sequence[tuple[Candidate, Outcome]], judged: Judged) -> Found | None:
     """The best single changes with more added to them, until nothing is left or nothing helps; the best of these, None if nothing could be added.
 
     Changes that write a file come last, since the file holds for the nodes of the moment.
@@ -91,7 +91,7 @@ def _together(
         found = _extended(situation, first, judged)
         if len(found.changes) > 1 and (best is None or badness(found.after) < badness(best.after)):
             best = found
-        if best is not None and is_complete(best.after, wanted) and not best.after.problems:
+        if best is not None and not best.after.problems:
             break
     return best
 
@@ -112,22 +112,13 @@ def _extended(situation: Situation, first: tuple[Candidate, Outcome], judged: Ju
 
 
 def _undominated(advices: Sequence[Advice]) -> Iterator[Advice]:
-    """What is worth reading, of advices that come smallest change first.
-
-    Complete repairs, the best of each kind, if there is one; else each partial one that reaches more than the smaller ones.
+    """What is worth reading, of advices that come smallest change first: of complete repairs the best of each kind, then each partial one that reaches more
+    than all before it.
     """
-    complete = [advice for advice in advices if advice.complete]
-    if not complete:
-        reached: list[tuple[float, ...]] = []
-        for advice in advices:
-            if all(_reach(advice) < known for known in reached):
-                reached.append(_reach(advice))
-                yield advice
-        return
     best: dict[tuple[str, ...], Advice] = {}
-    for advice in complete:
+    for advice in advices:
         known = best.get(advice.kinds)
-        if known is None or _reach(advice) < _reach(known):
+        if advice.complete and (known is None or _reach(advice) < _reach(known)):
             best[advice.kinds] = advice
     said: set[tuple[str, str]] = set()
     for advice in best.values():
@@ -135,9 +126,15 @@ def _undominated(advices: Sequence[Advice]) -> Iterator[Advice]:
         if words not in said:
             said.add(words)
             yield advice
+    reached = [_reach(advice) for advice in best.values()]
+    for advice in advices:
+        if not advice.complete and all(_reach(advice) < known for known in reached):
+            reached.append(_reach(advice))
+            yield advice
 
 
 def _reach(advice: Advice) -> tuple[float, ...]:
+    """Smaller is better, as badness."""
     after = advice.after
     return (after.fail, after.split_groups, after.unknown, after.warn, advice.step_after_s or 0.0)
 
@@ -147,7 +144,7 @@ def _advice(before: Outcome, found: Found, wanted: frozenset[str]) -> Advice:
         changes=_last_files(found.changes),
         before=before.tally,
         after=found.after.tally,
-        complete=is_complete(found.after, wanted & frozenset(before.problems)),
+        complete=is_complete(found.after, wanted | helped_checks(before, found.after)),
         left=left_over(found.after),
         step_before_s=before.step_s,
         step_after_s=found.after.step_s,
