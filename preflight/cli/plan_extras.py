@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from preflight.errors import ConfigError
+from preflight.errors import ConfigError, WorldError
 
 if TYPE_CHECKING:
     from preflight.cli.plan_judge import PlanJudge
@@ -60,6 +60,10 @@ def _write_files(advices: "tuple[Advice, ...]", folder: Path) -> str:
     """The files that the best advice consists of; says what was written."""
     from preflight.formats import write_atomically
 
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WorldError(f"{folder}: can't be created: {error.strerror}") from error
     lines = []
     for name, content in advices[0].files.items() if advices else ():
         write_atomically(folder / name, content)

@@ -64,14 +64,13 @@ def test_files_are_written_where_they_are_wanted(advise, tmp_path):
     (tmp_path / "leaves.txt").write_text(table)
     launch = '[launch]\nlauncher = "slurm"\ndistribution = "block"\nhosts = "n[0-7]"\n'
     degrees = DEGREES.replace("pp = 4", "pp = 2").replace("dp = 2", "dp = 4")
-    folder = tmp_path / "advice"
-    folder.mkdir()
+    folder = tmp_path / "made" / "advice"
     options = ("--topology", str(tmp_path / "leaves.txt"))
     _, document = advise(MODEL + degrees + launch, *options, "--advise-dir", str(folder))
     files = {change["filename"] for advice in document["advice"] for change in advice["changes"]}
     assert "hosts.txt" in files
     assert (folder / "hosts.txt").read_text().splitlines()[::8] == ["n0", "n2", "n4", "n6", "n1", "n3", "n5", "n7"]
-    repaired = launch.replace('"block"', '"arbitrary"') + 'hostfile = "advice/hosts.txt"\n'
+    repaired = launch.replace('"block"', '"arbitrary"') + 'hostfile = "made/advice/hosts.txt"\n'
     _, document = advise(MODEL + degrees + repaired, *options)
     assert not [f for f in document["findings"] if f["check"] == "leaf_spread" and f["verdict"] == "WARN"]
     assert document["advice"] == []

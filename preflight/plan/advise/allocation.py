@@ -20,13 +20,15 @@ MAX_LEFT_OUT = 0.25  # of the nodes: a job that is smaller still is another job
 def allocations(situation: Situation) -> Iterator[Candidate]:
     """Segments for the scheduler to ask for, and nodes to leave out."""
     yield from _without_odd_nodes(situation)
+    if not situation.even:
+        return  # ranks of a group are then not so many nodes apart
     size = _block_nodes(situation)
     if size is None or size < 2:
         return
     launcher = situation.job.launch.launcher
     if launcher in {"slurm", "kubernetes"}:
         yield _segments(situation, size)
-    if situation.names_known and situation.even:
+    if situation.names_known:
         yield from _without_leftovers(situation, size)
 
 

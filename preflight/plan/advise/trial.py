@@ -121,7 +121,9 @@ def left_over(outcome: Outcome) -> tuple[str, ...]:
 
 def moved(situation: Situation, candidate: Candidate, outcome: Outcome) -> Situation:
     """The situation after a change, to look for the next one."""
-    after = situation_of(candidate.job, outcome.plan, outcome.topology)
+    # a hostfile that the change proposes is not written yet: the candidate's placement tells the order
+    job = candidate.job if candidate.placement is None else with_launch(candidate.job, hostfile=None)
+    after = situation_of(job, outcome.plan, outcome.topology)._replace(job=candidate.job)
     nodes = candidate.nodes if set(candidate.nodes) == set(after.nodes) else after.nodes
     if candidate.placement is not None:
         nodes = candidate.placement.nodes  # the order that the change sets

@@ -9,6 +9,7 @@ from preflight.errors import ConfigError
 from preflight.model import Topology
 from preflight.plan.advise.placement import advise_placement
 from preflight.plan.build import build_plan
+from preflight.plan.launchers.seats import parse_counts
 from tests.builders import make_job
 from tests.plan.advise.judging import answer, applied, by_all_checks, one_per_group
 from tests.plan.advise.models import LLAMA_70B, job_for
@@ -359,3 +360,40 @@ def test_no_plan_makes_it_stumble(data):
     for advice in advise_placement(job, plan, by_all_checks):
         assert advice.after != advice.before
         assert (advice.after.fail, advice.after.split_groups) <= (advice.before.fail, advice.before.split_groups)
+
+
+@pytest.mark.parametrize("counts", ["7,8,9", "8(x2),5,3", "1,2,3,4", "3,8,8,8"])
+@pytest.mark.parametrize("launcher", ["slurm", "torchrun", "mpi"])
+def test_nodes_with_unequal_workers_are_advised_on_without_stumbling(counts, launcher):
+    launch = {"launcher": launcher, "tasks_per_node": counts}
+    launch |= {"rendezvous": "static"} if launcher == "torchrun" else {}
+    for tp in (1, 2, 8):
+        world = sum(parse_counts(counts))
+        if world % tp == 0:
+            job = make_job(
+                tp=tp,
+                pp=1,
+                launch={**launch, "hosts": names(len(parse_counts(counts)))},
+                nodes=None,
+                gpus_per_node=None,
+            )
+            assert all(advice.after.fail <= advice.before.fail for advice in advise(job))
+
+
+def test_a_hostfile_that_an_advice_proposes_is_looked_for_nowhere_while_it_is_only_proposed(tmp_path):
+    """DeepSpeed on four leaves, nodes in turn: the order is put right, and the search goes on from there since memory still fails."""
+    hosts = names(16)
+    leaves = Topology(switches={host: (f"leaf{i // 4}",) for i, host in enumerate(hosts)}, source="leaves.txt")
+    path = tmp_path / "hf"
+    path.write_text("".join(f"{host} slots=8\n" for start in range(4) for host in hosts[start::4]))
+    job = job_for(
+        LLAMA_70B,
+        batch=512,
+        nodes=16,
+        framework="deepspeed",
+        tp=8,
+        pp=4,
+        dp=4,
+        launch={"launcher": "deepspeed", "hostfile": str(path)},
+    )
+    assert any("node_order" in advice.kinds for advice in advise(job, topology=leaves))
