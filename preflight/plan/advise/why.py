@@ -12,6 +12,12 @@ _TERMS = {
     "cp": "communication of context parallelism",
     "ep": "the experts' dispatch",
     "dp": "the gradients' reduction",
+    "dp_cp": "the gradients' reduction",
+    "dp_replicate": "the gradients' reduction over replicas",
+    "edp": "the reduction of the experts' gradients",
+    "fsdp": "gathering weights and reducing gradients",
+    "efsdp": "gathering the experts' weights and reducing their gradients",
+    "embedding": "the gradients of tied embeddings",
     "pp": "transfers between stages",
 }
 
