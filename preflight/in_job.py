@@ -77,8 +77,8 @@ def assert_placement(
 
     Under an initialised torch.distributed every rank sends its host, boot id, local rank, GPU UUID and NVLink domain to rank 0, as tensors over the default
     group; rank 0 judges the placement they form by every installed check that needs nothing but a plan (tensor-parallel groups inside an NVLink
-    domain, one rank per GPU, the launcher's expected order, divisibility, memory, ..., as [rules] of the plan file want them), and sends its reason to all. So
-    all ranks raise, with one text, or none does; also if a rank can't read the plan, has another plan than rank 0, or did not come within
+    domain, one rank per GPU, the launcher's expected order, divisibility, ..., as [rules] of the plan file want them; not by estimates of memory and
+    bubble, which are the planner's business), and sends its reason to all. So all ranks raise, with one text, or none does; also if a rank can't read the plan, has another plan than rank 0, or did not come within
     `deadline_s` seconds. GPUs are named by the device that the process uses already, else by CUDA_VISIBLE_DEVICES and the local rank.
 
     Without torch.distributed: the placement is derived from the launcher's variables (Slurm's step, torchrun's numbers) or predicted from [launch], judged, and this process must
@@ -120,7 +120,7 @@ def judged(plan: PlanLike, placement: Placement) -> Outcome:
     if placement.source == "measured":
         built = msgspec.structs.replace(built, predicted=predict_for(job, placement, topology))
     evidence = Evidence(settings=Settings(cpu_declared=job.hardware.backend == "gloo"), topology=topology, plan=built)
-    findings, _, _ = judge(evidence, [check for check in checks if set(check.uses) <= {"plan"}])
+    findings, _, _ = judge(evidence, [check for check in checks if check.of_placement and set(check.uses) <= {"plan"}])
     return Outcome(_reason(job, findings), fingerprint(built))
 
 

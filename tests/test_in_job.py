@@ -198,6 +198,12 @@ def test_facts_of_ranks_are_judged_without_a_word_to_anyone(folder):
         preflight.assert_placement(folder / "job.toml", ranks=folder / "none")
 
 
+def test_an_estimate_of_memory_or_bubble_stops_no_job_that_runs(folder):
+    heavy = PLAN.replace("7B", "700B").replace("micro_batches = 8", "micro_batches = 1").replace("tp = 2", "tp = 1")
+    (folder / "job.toml").write_text(heavy.replace("dp = 2", "pp = 4") + '[hardware]\ngpu = "H100-80GB"\n')
+    assert preflight.assert_placement(folder / "job.toml", ranks=facts(lambda rank: rank // 2))
+
+
 def test_two_ranks_on_one_gpu_are_a_reason(folder):
     shared = [msgspec.structs.replace(one, gpu_uuid=f"GPU-{one.rank // 2}") for one in facts(lambda rank: rank // 2)]
     with pytest.raises(preflight.PlacementError, match=r"gpu_per_rank, GPU-0: ranks 0-1 on h0 all have GPU GPU-0"):

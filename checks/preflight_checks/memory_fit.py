@@ -185,4 +185,5 @@ CHECK = Check(
     uses=("plan",),
     judge=judge,
     limits=LIMITS,
+    of_placement=False,
 )

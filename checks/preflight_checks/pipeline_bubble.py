@@ -85,4 +85,5 @@ CHECK = Check(
     uses=("plan",),
     judge=judge,
     limits=LIMITS,
+    of_placement=False,
 )

@@ -78,7 +78,8 @@ class Check(Noun, frozen=True, kw_only=True):
     `judge` yields one finding for each thing judged, passes included; yields nothing when there is nothing to judge (the
     harness says SKIP); may raise (the harness says UNKNOWN). No clock, log, exit, subprocess, environment or metric
     inside. `uses` names the facts without which the check can't run: the harness says SKIP where a command doesn't
-    gather them. `limits` are the numbers that a plan file may override, by name.
+    gather them. `limits` are the numbers that a plan file may override, by name. `of_placement` False: the verdict does not depend on where ranks sit, so that it is for
+    the planner to give, and never stops a job that already runs (preflight.assert_placement).
     """
 
     name: str
@@ -88,3 +89,4 @@ class Check(Noun, frozen=True, kw_only=True):
     judge: Callable[["Evidence"], Iterator[Finding]]
     need: Need = "required"
     limits: Mapping[str, float] = {}
+    of_placement: bool = True
