@@ -34,6 +34,8 @@ def read_deepspeed(document: Mapping[str, Any], lines: Lines) -> Facts:
     facts.say("parallel.framework", "deepspeed", f"{lines.name} is of DeepSpeed")
     _read_batch(options, facts, lines.name)
     _read_zero(options, facts)
+    if str(options.said.get("zero_optimization.overlap_comm", Fact("auto", "")).value).lower() != "auto":
+        facts.take("training.overlap_gradients", options.flag("zero_optimization.overlap_comm"))
     _read_precision(options, facts)
     facts.take("parallel.tp", _number(options, facts, "tensor_parallel.autotp_size"))
     facts.take("parallel.ep", _number(options, facts, "expert_parallel.autoep_size"))

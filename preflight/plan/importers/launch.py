@@ -25,7 +25,8 @@ def read_launch(invocation: Invocation, line: int, name: str, asked: Mapping[str
         "",
         given["srun"].unknown if "srun" in given else (),
     )
-    nodes, gpus, tasks = _read_slurm(slurm, facts)
+    other = next((program for program in ("torchrun", "accelerate", "deepspeed", "mpirun") if program in given), None)
+    nodes, gpus, tasks = _read_slurm(slurm, facts, other)
     if "torchrun" in given:
         _read_torchrun(given["torchrun"], facts, nodes, gpus, tasks)
     elif "accelerate" in given:
@@ -43,15 +44,17 @@ def read_launch(invocation: Invocation, line: int, name: str, asked: Mapping[str
         facts.take("hardware.gpus_per_node", gpus)
 
 
-def _read_slurm(slurm: Options, facts: Facts) -> tuple[Fact | None, Fact | None, Fact | None]:
-    """(nodes, GPUs per node, tasks per node); what else Slurm is asked for is said at once."""
+def _read_slurm(slurm: Options, facts: Facts, other: str | None) -> tuple[Fact | None, Fact | None, Fact | None]:
+    """(nodes, GPUs per node, tasks per node); what else Slurm is asked for is said at once. `other`: the launcher that numbers the ranks in Slurm's place."""
     asked = slurm.raw("nodes")
     span = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", str(asked.value)) if asked else None
     nodes = asked._replace(value=int(span[1])) if asked and span and span[2] in {None, span[1]} else None
     if asked and nodes is None:
         facts.note(f"{asked.origin}: is no fixed number of nodes")
     distribution = slurm.word("distribution")
-    if distribution:
+    if distribution and other:
+        facts.note(f"{distribution.origin}: has no say: {other} numbers the ranks")
+    elif distribution:
         facts.say("launch.distribution", distribution.value.split(",")[0].split(":")[0], distribution.origin)
     facts.take("launch.segment", slurm.number("segment"))
     hosts = slurm.raw("nodelist")

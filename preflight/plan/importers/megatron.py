@@ -24,6 +24,8 @@ _BYTES = {
     "uint8": 1,
 }
 
+_OVERLAP = {"overlap_grad_reduce": "overlap_gradients", "overlap_param_gather": "overlap_parameters"}
+
 
 def read_megatron(options: Options, facts: Facts, where: str) -> None:
     """Says everything that a plan file has a key for. `where`: the file, for notes. Raises ConfigError for values that are none."""
@@ -33,6 +35,8 @@ def read_megatron(options: Options, facts: Facts, where: str) -> None:
     )
     _read_degrees(options, facts, deepspeed=deepspeed)
     _read_sharding(options, facts, deepspeed=deepspeed)
+    for name, key in _OVERLAP.items():
+        facts.take(f"training.{key}", options.flag(name))
     _read_batch(options, facts, where)
     _read_precision(options, facts, deepspeed=deepspeed)
     _read_recompute(options, facts, where)

@@ -16,7 +16,7 @@ _PATHS = ("launch.hostfile", "launch.topology")
 
 _KINDS = (
     "a log with Megatron-LM's argument block, a job script (sbatch or shell), run_config.yaml of Megatron-Bridge or NeMo, torchtitan's JSON or TOML,"
-    " DeepSpeed's JSON or hostfile, MPI's rankfile, accelerate's or nanotron's YAML, a model's config.json, a plan file"
+    " DeepSpeed's JSON or hostfile, MPI's rankfile, accelerate's or nanotron's YAML, a Kubernetes manifest, a model's config.json, a plan file"
 )
 
 
@@ -86,11 +86,12 @@ def _read_text(text: str, name: str, path: str | Path) -> Facts | None:
 
 def _read_document(document: Any, data: bytes, name: str) -> Facts | None:
     """A nested document, whatever it was written in; None if it is of no known kind."""
-    from preflight.plan.importers import accelerate, bridge, deepspeed, huggingface, nanotron, torchtitan
+    from preflight.plan.importers import accelerate, bridge, deepspeed, huggingface, kubernetes, nanotron, torchtitan
 
     if not isinstance(document, dict):
         return None
     kinds = (
+        (kubernetes.is_kubernetes, kubernetes.read_kubernetes),
         (torchtitan.is_torchtitan, torchtitan.read_torchtitan),
         (nanotron.is_nanotron, nanotron.read_nanotron),
         (accelerate.is_accelerate, accelerate.read_accelerate),

@@ -156,3 +156,36 @@ def test_a_rankfile_names_hosts_and_ranks(values):
     said = values(rankfile="".join(f"rank {i}=node{i % 2} slot={i // 2}\n" for i in range(8)))
     assert said["launch.launcher"] == "mpi"
     assert (said["hardware.nodes"], said["hardware.gpus_per_node"]) == (2, 4)
+
+
+def test_a_jobset_gives_pods_as_nodes_and_the_command_in_it(read):
+    imported = read("jobset.yaml")
+    assert imported.document["hardware"] == {"gpus_per_node": 8, "nodes": 16}
+    launch = imported.document["launch"]
+    assert (launch["launcher"], launch["rendezvous"], launch["hosts"]) == (
+        "torchrun",
+        "c10d",
+        "pretrain-workers-0-[0-15]",
+    )
+    assert (imported.document["parallel"]["tp"], imported.document["parallel"]["pp"]) == (8, 4)
+    assert "jobset.yaml(train)" in imported.origins["parallel.tp"]
+
+
+def test_a_pytorchjob_counts_its_master_among_the_nodes(values):
+    pod = "{spec: {containers: [{name: pytorch, command: [torchrun, train.py], resources: {limits: {nvidia.com/gpu: 4}}}]}}"
+    text = f"apiVersion: v1\nkind: PyTorchJob\nmetadata: {{name: ddp}}\nspec:\n  pytorchReplicaSpecs:\n    Master: {{replicas: 1, template: {pod}}}\n    Worker: {{replicas: 3, template: {pod}}}\n"
+    said = values(job__yaml=text)
+    assert (said["hardware.nodes"], said["hardware.gpus_per_node"]) == (4, 4)
+    assert said["launch.hosts"] == "ddp-master-0,ddp-worker-[0-2]"
+
+
+def test_a_manifest_without_torchrun_numbers_ranks_by_pod_index(values):
+    text = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: run}\nspec:\n  parallelism: 4\n  template: {spec: {containers: [{name: a, command: [python, train.py], resources: {limits: {nvidia.com/gpu: 8}}}]}}\n"
+    said = values(job__yaml=text)
+    assert (said["launch.launcher"], said["launch.hosts"], said["hardware.nodes"]) == ("kubernetes", "run-[0-3]", 4)
+
+
+def test_a_manifest_without_gpus_says_so(read):
+    imported = read(job__yaml="apiVersion: batch/v1\nkind: Job\nspec: {parallelism: 4}\n")
+    assert any("asks for GPUs" in note for note in imported.notes)
+    assert imported.document == {"parallel": {}}

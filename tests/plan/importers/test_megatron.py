@@ -301,3 +301,13 @@ def test_a_nemo_configuration_is_read_by_the_same_names(values):
         8,
     )
     assert said["training.seq_length"] == 4096
+
+
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [("--overlap-grad-reduce", "overlap_gradients"), ("--overlap-param-gather", "overlap_parameters")],
+)
+def test_what_overlaps_is_taken_over(read, option, key):
+    script = "#!/bin/bash\nsrun python pretrain_gpt.py --num-layers 8 --hidden-size 64 --num-attention-heads 8 --use-distributed-optimizer"
+    assert read(a__sh=f"{script} {option}\n").document["training"][key] is True
+    assert key not in read(a__sh=f"{script}\n").document["training"]

@@ -214,10 +214,8 @@ def test_an_option_that_is_no_number_is_refused_with_file_line_and_option(read):
 
 
 def test_options_that_are_related_and_unknown_are_noted(read):
-    notes = read(job__sh=f"#!/bin/bash\n{MEGATRON} --new-parallel-trick 3 --lr 1e-4 --overlap-param-gather\n").notes
-    assert any(
-        "new_parallel_trick = 3" in note and "overlap_param_gather" in note and "lr" not in note for note in notes
-    )
+    notes = read(job__sh=f"#!/bin/bash\n{MEGATRON} --new-parallel-trick 3 --lr 1e-4 --tp-comm-overlap\n").notes
+    assert any("new_parallel_trick = 3" in note and "tp_comm_overlap" in note and "lr" not in note for note in notes)
 
 
 def test_a_script_is_saved_as_a_plan_file_that_reads_the_same(read, tmp_path):
@@ -227,3 +225,21 @@ def test_a_script_is_saved_as_a_plan_file_that_reads_the_same(read, tmp_path):
     (tmp_path / "job.toml").write_text(plan_toml(document))
     again = read_job(tmp_path / "job.toml")
     assert job_of(document, again.source) == again
+
+
+@pytest.mark.parametrize(
+    ("command", "launcher"),
+    [
+        ("srun torchrun --nnodes 2 --nproc-per-node 8 t.py", "torchrun"),
+        ("srun accelerate launch --num_machines 2 --num_processes 16 t.py", "torchrun"),
+        ("mpirun -np 16 --map-by node python t.py", "mpi"),
+        ("srun --ntasks-per-node=8 python t.py", "slurm"),
+    ],
+)
+def test_slurm_s_distribution_has_a_say_only_where_slurm_numbers_the_ranks(read, command, launcher):
+    script = f"#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --distribution=cyclic\n{command} --num-layers 8 --hidden-size 64 --num-attention-heads 8\n"
+    imported = read(job__sbatch=script)
+    launch = imported.document["launch"]
+    assert launch["launcher"] == launcher
+    assert (launch.get("distribution") == "cyclic") == (launcher == "slurm")
+    assert any("has no say" in note for note in imported.notes) == (launcher != "slurm")
