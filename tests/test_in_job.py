@@ -206,7 +206,7 @@ def test_an_estimate_of_memory_or_bubble_stops_no_job_that_runs(folder):
 
 def test_two_ranks_on_one_gpu_are_a_reason(folder):
     shared = [msgspec.structs.replace(one, gpu_uuid=f"GPU-{one.rank // 2}") for one in facts(lambda rank: rank // 2)]
-    with pytest.raises(preflight.PlacementError, match=r"gpu_per_rank, GPU-0: ranks 0-1 on h0 all have GPU GPU-0"):
+    with pytest.raises(preflight.PlacementError, match=r"gpu_per_rank, GPU-0: ranks 0-1 on h0 share it"):
         preflight.assert_placement(folder / "job.toml", ranks=shared)
 
 

@@ -89,7 +89,7 @@ def _shared(plan: Plan, uuid: str, ranks: list[int]) -> Finding:
         check=NAME,
         subject=uuid,
         verdict=Verdict.FAIL,
-        observed=f"ranks {fold_numbers(ranks)} on {', '.join(nodes)} all have GPU {uuid}",
+        observed=f"ranks {fold_numbers(ranks)} on {', '.join(nodes)} share it",
         expected=_EXPECTED,
         remedy="call torch.cuda.set_device(LOCAL_RANK), or let the launcher give each rank a CUDA_VISIBLE_DEVICES of its own "
         "(srun --gpus-per-task=1)",

@@ -6,6 +6,7 @@ for them, else on the GPU that the job bound to its rank. Everything has a deadl
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -34,13 +35,14 @@ class Exchange:
         self.timeout = timedelta(seconds=deadline_s)
         self.patience = timedelta(seconds=deadline_s + grace_s)
         self.device = _device(self.group, environ)
+        # NCCL: along the rings that the job needs anyway, where a gather would connect rank 0 with every other
+        self.along_rings = self.device.type == "cuda"
 
     def gather(self, row: bytes) -> list[bytes] | None:
         """What each rank gave, in rank order; None on all ranks but 0. Raises RanksApart, ValueError (row too long)."""
         mine = _pack(row, ROW_BYTES).to(self.device)
         rows = []
-        if self.device.type == "cuda":
-            # NCCL: along the rings that the job needs anyway, where a gather would connect rank 0 with every other
+        if self.along_rings:
             options = _with_timeout(distributed_c10d.AllgatherOptions(), self.timeout)
             rows = [torch.empty_like(mine) for _ in range(self.size)]
             _wait(lambda: self.group.allgather([rows], [mine], options), self.timeout)
@@ -96,7 +98,8 @@ def _device(group: Any, environ: Mapping[str, str]) -> torch.device:
 
 
 def _with_timeout(options: Any, timeout: timedelta) -> Any:
-    options.timeout = timeout
+    with suppress(AttributeError):  # a torch without it: waiting has the same limit
+        options.timeout = timeout
     return options
 
 

@@ -25,7 +25,7 @@ def test_a_gpu_for_each_rank_passes(uuids):
 def test_two_ranks_on_one_gpu_fail_with_both_and_the_remedy():
     [finding] = judge(("GPU-1", "GPU-1", "GPU-3", "GPU-4"))
     assert (finding.subject, finding.verdict) == ("GPU-1", Verdict.FAIL)
-    assert finding.observed == "ranks 0-1 on a all have GPU GPU-1"
+    assert finding.observed == "ranks 0-1 on a share it"
     assert "torch.cuda.set_device" in finding.remedy
 
 

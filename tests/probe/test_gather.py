@@ -21,6 +21,8 @@ def test_rank_0_has_every_row_in_rank_order_and_all_have_its_answer(tmp_path, si
         exchange = Exchange(30, 5)
         refused = too_long(exchange)
         rows = exchange.gather(b"row %d" % rank * (rank + 1))
+        exchange.along_rings = True  # what NCCL would do
+        assert exchange.gather(b"row %d" % rank * (rank + 1)) == rows
         answer = exchange.answer(b"go" if rank == 0 else b"x").decode()
         gpu = [gpu_of_this_process(), torch.cuda.is_initialized()]
         return [None if rows is None else [row.decode() for row in rows], answer, refused, gpu]
