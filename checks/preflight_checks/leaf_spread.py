@@ -8,12 +8,12 @@ Leaves and racks come from a topology file; where nobody tells them, nothing is 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from preflight.model import Check, Evidence, Finding, Part, Plan, Verdict
+from preflight.model import Check, Evidence, Finding, Plan, Verdict
 from preflight.model.axis_findings import worst_allowed
 from preflight.model.crossing import cost_of, cost_text, subject_of, where_text
 from preflight.model.domains import Domains
 from preflight.model.hostlist import fold
-from preflight.model.together import ORDER_BY
+from preflight.model.together import order_of_nodes
 
 NAME = "leaf_spread"
 _PLURAL = {"leaf": "leaves", "rack": "racks"}
@@ -55,7 +55,7 @@ def _judge_tier(
     names = (plan.placement.leaves if tier == "leaf" else plan.placement.racks) or ()
     seen = dict.fromkeys(names[plan.placement.node_ranks[rank]] or "?" for rank in ranks)
     cost = cost_text(cost_of(Domains(plan, None), axis, ranks))
-    how = ORDER_BY.get(plan.job.launch.launcher or "", "the launcher's order of nodes")
+    order = order_of_nodes(plan)
     yield Finding(
         check=NAME,
         subject=subject_of(axis, worse),
@@ -63,8 +63,8 @@ def _judge_tier(
         observed=f"{observed}; {subject_of(axis, worse[:1])}: {where_text(plan, ranks)}, {_PLURAL[tier]} {fold(seen)}"
         + (f"; {cost}" if cost else ""),
         expected=f"no more {_PLURAL[tier]} than with the nodes listed {tier} by {tier}",
-        remedy=f"list the nodes {tier} by {tier}: {how}",
-        blames=Part(kind="plan", name="launch.hosts"),
+        remedy=f"list the nodes {tier} by {tier}: {order.text}",
+        blames=order.blames,
     )
 
 

@@ -57,13 +57,24 @@ def keep_together(domains: Domains, axis: str, ranks: Sequence[int]) -> Remedy:
         text = f"start the same number of workers on every node, a multiple of {unit}: now {uneven}"
         remedy = Remedy(text, _plan_part("launch"))
     elif all(bound % unit == 0 for bound in domains.different_sizes):
-        how = ORDER_BY.get(plan.job.launch.launcher or "", "the launcher's order of nodes")
-        text = f"list the nodes of each NVLink domain one after another: {how}"
-        remedy = Remedy(text, _plan_part("launch.hosts"))
+        order = order_of_nodes(plan)
+        remedy = order._replace(text=f"list the nodes of each NVLink domain one after another: {order.text}")
     else:
         by_degree = _order_or_degree(plan, axis, ranks, smallest) if unit > size else _lower(axis, size, smallest)
         remedy = _segment(domains, unit) or by_degree
     return remedy
+
+
+def order_of_nodes(plan: Plan) -> Remedy:
+    """How this job's launcher takes another order of nodes, and the key that decides the present one: a hostfile, c10d's sorting of names, else the hosts."""
+    launch = plan.job.launch
+    how = ORDER_BY.get(launch.launcher or "", "the launcher's order of nodes")
+    key = "launch.hostfile" if launch.hostfile is not None else "launch.hosts"
+    if launch.rendezvous == "c10d":
+        key = "launch.rendezvous"
+        if launch.launcher == "kubernetes":
+            how = f"{how}, with static rendezvous; c10d sorts the names as text"
+    return Remedy(how, _plan_part(key))
 
 
 def _etp_one(plan: Plan, ranks: Sequence[int], *, fits: bool) -> Remedy:

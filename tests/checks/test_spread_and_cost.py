@@ -1,6 +1,7 @@
 """What the other axes cost, leaves and racks, GPU slots; and all placement rules together."""
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -188,3 +189,25 @@ def test_a_rule_lowers_the_refusal_of_tp():
     plan = make_plan(tp=16, pp=2, rules={"tp_in_nvlink_domain": Rule(severity="warn")})
     findings, _, answer = judge_all(Evidence(plan=plan), [tp.CHECK])
     assert (answer, {f.verdict for f in findings}) == ("go", {Verdict.WARN})
+
+
+@pytest.mark.parametrize(
+    ("launch", "key", "how"),
+    [
+        ({"launcher": "slurm"}, "launch.hosts", "SLURM_HOSTFILE"),
+        ({"launcher": "deepspeed", "hostfile": True}, "launch.hostfile", "hostfile"),
+        ({"launcher": "torchrun", "rendezvous": "c10d"}, "launch.rendezvous", "--node-rank"),
+        ({"launcher": "kubernetes", "rendezvous": "c10d"}, "launch.rendezvous", "static rendezvous"),
+    ],
+)
+def test_what_decides_the_order_of_nodes_is_blamed_for_it(tmp_path, launch, key, how):
+    hosts = tuple(f"gpu-{i}" for i in range(1, 17))
+    leaves = Topology(switches={host: (f"leaf{i % 4}",) for i, host in enumerate(hosts)})
+    if launch.get("hostfile"):
+        launch = {**launch, "hostfile": str(tmp_path / "hostfile")}
+        (tmp_path / "hostfile").write_text("".join(f"{host} slots=8\n" for host in hosts))
+    plan = make_plan(nodes=16, tp=8, pp=4, launch={**launch, "hosts": hosts}, topology=leaves)
+    finding = next(f for f in said(leaf_spread, plan) if f.subject.startswith("dp"))
+    assert finding.blames is not None
+    assert finding.blames.name == key
+    assert how in finding.remedy

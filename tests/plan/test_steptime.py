@@ -264,3 +264,13 @@ def test_a_sharded_optimizer_updates_experts_in_shards_without_expert_parallelis
         for stage in (0, 1)
     )
     assert shared == pytest.approx(whole / 16, rel=0.01)
+
+
+@pytest.mark.parametrize(("seq_length", "said"), [(8192, False), (2**22, True)])
+def test_a_share_above_the_peak_says_which_convention_made_it(seq_length, said):
+    shape = {"ffn_size": 14336, "attention_heads": 32, "kv_heads": 8, "vocab_size": 128256}
+    training = {"recompute": "full"}
+    plan = make_plan(layers=32, hidden_size=4096, model=shape, seq_length=seq_length, training=training, tp=8, cp=8)
+    time = plan.estimate.step_time
+    assert (time.hfu > 1) is said
+    assert any("never computed" in text for text in time.assumptions) is said
