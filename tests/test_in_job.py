@@ -198,6 +198,12 @@ def test_facts_of_ranks_are_judged_without_a_word_to_anyone(folder):
         preflight.assert_placement(folder / "job.toml", ranks=folder / "none")
 
 
+def test_fewer_ranks_than_planned_are_a_reason(folder):
+    (folder / "job.toml").write_text(PLAN.replace("dp = 2", "") + "[hardware]\nnodes = 4\ngpus_per_node = 2\n")
+    with pytest.raises(preflight.PlacementError, match="4 nodes x 2 GPUs = 8 ranks, but 4 ranks said where they are"):
+        preflight.assert_placement(folder / "job.toml", ranks=facts(lambda rank: rank // 2))
+
+
 def test_an_estimate_of_memory_or_bubble_stops_no_job_that_runs(folder):
     heavy = PLAN.replace("7B", "700B").replace("micro_batches = 8", "micro_batches = 1").replace("tp = 2", "tp = 1")
     (folder / "job.toml").write_text(heavy.replace("dp = 2", "pp = 4") + '[hardware]\ngpu = "H100-80GB"\n')

@@ -34,6 +34,8 @@ def build_plan(
     hardware = job.hardware
     if placement is None:
         placement = _predicted(job, node_names, gpus_per_node, gpu_uuids, topology)
+    elif placement.source == "measured":
+        _refuse_other_size(job, placement)
     placement = add_topology(placement, topology, hardware.nodes_per_nvlink_domain, gpu=hardware.gpu)
     world_size, num_nodes = len(placement.node_ranks), len(placement.nodes)
     per_node = max(placement.ranks_per_node)
@@ -61,6 +63,19 @@ def build_plan(
         ),
     )
     return msgspec.structs.replace(plan, fingerprint=fingerprint(plan))
+
+
+def _refuse_other_size(job: Job, placement: Placement) -> None:
+    """Raise ConfigError if the plan file is for another number of ranks than were found. (How many nodes they are is for the ranks to say.)"""
+    nodes, per_node, found = job.hardware.nodes, job.hardware.gpus_per_node, len(placement.node_ranks)
+    uneven = job.launch.tasks_per_node is not None or job.launch.hostfile is not None
+    if nodes is not None and per_node is not None and not uneven and nodes * per_node != found:
+        raise ConfigError(
+            job.source,
+            f"{nodes} nodes x {per_node} GPUs = {nodes * per_node} ranks, but {found} ranks said where they are",
+            key="hardware",
+            remedy="correct nodes and gpus_per_node or leave them out, or start as many ranks as were planned",
+        )
 
 
 def _predicted(

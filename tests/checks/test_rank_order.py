@@ -49,5 +49,5 @@ def test_without_a_launcher_or_when_measured_there_is_nothing_to_judge():
     assert judge() == []
     ranks = [Rank(rank=i, node=f"n{i}", node_rank=i, local_rank=0) for i in range(2)]
     placement = Placement.of(ranks, source="measured", method="environment")
-    plan = make_plan(placement=placement, tp=1, launch={"launcher": "torchrun"})
+    plan = make_plan(placement=placement, tp=1, nodes=None, launch={"launcher": "torchrun"})
     assert list(CHECK.judge(make_evidence(plan=plan))) == []
