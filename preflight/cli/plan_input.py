@@ -9,6 +9,7 @@ from preflight.errors import ConfigError, UsageError
 if TYPE_CHECKING:
     from preflight.model import Job, Placement, Topology
     from preflight.plan.importers import Imported
+    from preflight.plan.importers.facts import Fact
 
 HARDWARE = ("nodes", "gpus_per_node", "gpu")  # the options that belong there; the others say how the job is launched
 OF_ANY_LAUNCHER = ("hosts", "master", "topology")
@@ -32,7 +33,7 @@ def read_input(
         return override(read_job(plan, need_layout=not advise), said), None
     from preflight.plan.importers import import_files
 
-    imported = amend(import_files(from_files), said)
+    imported = import_files(from_files, told(said))
     source = ",".join(readable(str(path)) for path in from_files)
     try:
         return job_of(imported.document, source, need_layout=not advise), imported
@@ -66,26 +67,21 @@ def override(job: "Job", said: Mapping[str, Any]) -> "Job":
     return msgspec.structs.replace(job, launch=msgspec.structs.replace(kept, **given))
 
 
-def amend(imported: "Imported", said: Mapping[str, Any]) -> "Imported":
-    """What was imported with what the command line says, as `override` would have it: shown with its origin, and part of what --save writes."""
-    document = {name: dict(section) for name, section in imported.document.items()}
-    origins = dict(imported.origins)
-    launch = document.get("launch", {})
-    if said.get("launcher") not in (None, launch.get("launcher")):
-        for key in [key for key in launch if key not in OF_ANY_LAUNCHER]:
-            del launch[key], origins[f"launch.{key}"]
+def told(said: Mapping[str, Any]) -> "dict[str, Fact]":
+    """What the command line says, by key of the plan file and with its origin: an import shows it, reckons with it and saves it."""
+    from preflight.plan.importers.facts import Fact
+
+    facts = {}
     for key, value in said.items():
         if value is None:
             continue
-        section = "hardware" if key in HARDWARE else "launch"
         if key == "hosts":
             _host_names(value)
+        section = "hardware" if key in HARDWARE else "launch"
         # a relative path is meant from here, while those of a plan file begin at the file
-        document.setdefault(section, {})[key] = (
-            str(Path(value).absolute()) if key in {"hostfile", "topology"} else value
-        )
-        origins[f"{section}.{key}"] = f"command line --{key.replace('_', '-')} {value}"
-    return imported._replace(document=document, origins=origins)
+        here = str(Path(value).absolute()) if key in {"hostfile", "topology"} else value
+        facts[f"{section}.{key}"] = Fact(here, f"command line --{key.replace('_', '-')} {value}")
+    return facts
 
 
 def _host_names(text: str) -> tuple[str, ...]:

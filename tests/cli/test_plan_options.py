@@ -260,6 +260,19 @@ data_parallel_shard_degree = -1
 [activation_checkpoint]
 mode = "full"
 """
+LOGGED = {
+    "num_layers": 80,
+    "hidden_size": 8192,
+    "ffn_hidden_size": 28672,
+    "num_attention_heads": 64,
+    "padded_vocab_size": 128256,
+    "tensor_model_parallel_size": 8,
+    "pipeline_model_parallel_size": 4,
+    "micro_batch_size": 1,
+    "global_batch_size": 64,
+    "seq_length": 4096,
+    "world_size": 64,
+}
 NODES = ("--nodes", 4, "--gpus-per-node", 8, "--gpu", "H100-80GB")
 
 
@@ -307,6 +320,28 @@ class TestWhatNoImportedFileSays:
         rest.write_text('[hardware]\nnodes = 4\ngpus_per_node = 8\ngpu = "H100-80GB"\n')
         _, document = plan_json("--from", titan, "--from", rest)
         assert document["world_size"] == 32
+
+    def test_nodes_follow_from_a_log_s_world_size_and_gpus_per_node_of_the_command_line(self, plan_json, tmp_path):
+        log = tmp_path / "train.log"
+        log.write_text(
+            "------------------------ arguments ------------------------\n"
+            + "".join(f"  {name} {'.' * 20} {value}\n" for name, value in LOGGED.items())
+            + "-------------------- end of arguments ---------------------\n"
+        )
+        _, document = plan_json("--from", log, "--gpus-per-node", 8)
+        assert (document["world_size"], document["placement"]["num_nodes"]) == (64, 8)
+        assert "command line" in document["imported"]["origins"]["hardware.nodes"]
+
+    def test_a_model_s_shape_alone_is_no_layout(self, plan, plan_json, tmp_path):
+        shape = tmp_path / "config.json"
+        shape.write_text(
+            '{"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "vocab_size": 32000}'
+        )
+        code, _, err = plan("--from", shape, *NODES)
+        assert code == 78
+        assert "--advise" in err
+        code, document = plan_json("--from", shape, *NODES, "--advise")
+        assert (code, len(document["layouts"]) > 0) == (0, True)
 
     def test_a_path_in_such_a_file_begins_at_the_file(self, plan_json, titan, tmp_path):
         folder = tmp_path / "cluster"

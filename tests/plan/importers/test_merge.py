@@ -26,7 +26,7 @@ def test_every_value_has_an_origin_and_every_key_is_one_of_a_plan_file(read, nam
     assert keys == set(imported.origins)
     assert all(name in origin for origin in imported.origins.values())
     document = {**imported.document, "model": {"layers": 2, "parameters": 10, **imported.document.get("model", {})}}
-    job_of(document, "imported")  # refuses unknown keys and values out of bounds
+    job_of(document, "imported", need_layout=False)  # refuses unknown keys and values out of bounds
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -34,7 +34,8 @@ def test_a_saved_plan_reads_as_the_imported_one(read, name, tmp_path):
     document = read(name).document
     path = tmp_path / "job.toml"
     path.write_text(plan_toml(document))
-    assert read_job(path) == job_of(document, str(path))
+    needed = "parallel" in document  # a shape alone says nothing of it
+    assert read_job(path, need_layout=needed) == job_of(document, str(path), need_layout=needed)
 
 
 def test_a_saved_plan_can_be_imported_again(read):
@@ -116,3 +117,36 @@ def test_the_text_of_origins_has_a_line_for_each_value_and_the_notes(read):
 
 def test_origins_of_nothing_say_so():
     assert "nothing was found" in origins_text({"parallel": {}}, {})
+
+
+MODEL = "MODEL_ARGS=(--num-layers 8 --hidden-size 512 --num-attention-heads 8 --tensor-model-parallel-size $TP)\n"
+
+
+def test_scripts_that_one_sources_are_read_in_place(read):
+    main = '#!/bin/bash\nTP=4\nsource $HERE/model.sh\ntorchrun --nnodes 2 --nproc-per-node 8 t.py "${MODEL_ARGS[@]}"\n'
+    imported = read(train__sh=main, model__sh=MODEL)
+    assert imported.document["parallel"]["tp"] == 4
+    assert imported.document["model"]["layers"] == 8
+    assert imported.origins["parallel.tp"].endswith("model.sh:1 --tensor-model-parallel-size 4 ($TP)")
+    assert not any("was not given" in note for note in imported.notes)
+    alone = read(train__sh=main)
+    assert "layers" not in alone.document.get("model", {})
+    assert any("model.sh, which was not given" in note for note in alone.notes)
+
+
+def test_a_script_that_another_one_runs_gets_its_variables_and_arguments(read):
+    inner = (
+        "#!/bin/bash\nPP=$1\n"
+        + MODEL
+        + 'torchrun --nnodes 2 --nproc-per-node 8 t.py "${MODEL_ARGS[@]}" --pipeline-model-parallel-size $PP\n'
+    )
+    outer = "#!/bin/bash\n#SBATCH --nodes=2\nsrun bash -c 'TP=2 bash scripts/model.sh 4 > log'\n"
+    imported = read(job__slurm=outer, model__sh=inner)
+    assert (imported.document["parallel"]["tp"], imported.document["parallel"]["pp"]) == (2, 4)
+    assert imported.document["hardware"]["nodes"] == 2
+
+
+def test_scripts_that_source_one_another_come_to_an_end(read):
+    read(a__sh="#!/bin/bash\n" + "source b.sh\n" * 200, b__sh="#!/bin/bash\n" + "source a.sh\n" * 200)
+    with pytest.raises(ConfigError, match="commands, with all that it hands to a shell"):
+        read(a__sh="#!/bin/bash\n" + "source b.sh\n" * 999, b__sh="bash c.sh\n" * 999, c__sh="true\n" * 999)
