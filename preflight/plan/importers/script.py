@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 
 from preflight.errors import ConfigError
@@ -34,30 +34,32 @@ _TRAINER = {
 
 
 class _Places:
-    """Where the options of a script are written, in place of the command that they end up in."""
+    """Where the options of scripts are written, in place of the command that they end up in. `texts`: file name -> text, the main one first."""
 
-    def __init__(self, text: str, name: str) -> None:
-        self.name = name
-        self.found: dict[str, list[tuple[int, str]]] = {}
-        line, before = 1, 0
-        for match in itertools.islice(_OPTION.finditer(text), MAX_OPTIONS):
-            line += text.count("\n", before, match.start())
-            before = match.start()
-            begin = text.rfind("\n", 0, before) + 1
-            places = self.found.setdefault(match[1].replace("-", "_"), [])
-            if len(places) < 20 and not text[begin : begin + 200].lstrip().startswith("#"):
-                places.append((line, text[match.end() : match.end() + 200].split("\n", 1)[0].lstrip(" \t=")))
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.main = next(iter(texts))
+        self.found: dict[str, list[tuple[str, str]]] = {}
+        for name, text in texts.items():
+            line, before = 1, 0
+            for match in itertools.islice(_OPTION.finditer(text), MAX_OPTIONS):
+                line += text.count("\n", before, match.start())
+                before = match.start()
+                begin = text.rfind("\n", 0, before) + 1
+                places = self.found.setdefault(match[1].replace("-", "_"), [])
+                if len(places) < 20 and not text[begin : begin + 200].lstrip().startswith("#"):
+                    rest = text[match.end() : match.end() + 200].split("\n", 1)[0].lstrip(" \t=")
+                    places.append((f"{name}:{line}", rest))
 
     def origin(self, option: str, value: object, line: int) -> str:
         """The origin "file:line --option value". `line`: of the command, for an option that is not written out."""
         said = f"--{option.replace('_', '-')}{'' if value is True else ' ' + short(value)}"
         places = self.found.get(option)
         if not places:
-            return f"{self.name}:{line} {said}"
+            return f"{self.main}:{line} {said}"
         first = str(value).split(" ", 1)[0]
-        number, rest = next((place for place in places if value is not True and first in place[1]), places[0])
+        place, rest = next((at for at in places if value is not True and first in at[1]), places[0])
         through = re.match(r"\$\(\(.{1,80}?\)\)|\$\{[^}]{1,80}\}|\$\w{1,80}", rest)
-        return f"{self.name}:{number} {said}" + (f" ({through[0]})" if through and value is not True else "")
+        return f"{place} {said}" + (f" ({through[0]})" if through and value is not True else "")
 
 
 def is_script(text: str) -> bool:
@@ -74,8 +76,12 @@ def is_script(text: str) -> bool:
     )
 
 
-def read_script(text: str, name: str) -> Facts:
-    """What a script says. Raises ConfigError for a script that is no script, or that has two trainings which differ."""
+def read_script(text: str, name: str, others: Mapping[str, str] | None = None) -> Facts:
+    """What a script says. `others`: file name -> text of further scripts, read in place where this one runs or sources them.
+
+    Raises ConfigError for a script that is no script, or that has two trainings which differ.
+    """
+    others = others or {}
     if len(text) > MAX_BYTES or max(map(len, text.split("\n"))) > MAX_LINE:
         raise ConfigError(
             name, f"is too large for a job script ({MAX_BYTES // 1024} KiB, lines of {MAX_LINE} characters)"
@@ -83,7 +89,8 @@ def read_script(text: str, name: str) -> Facts:
     facts = Facts()
     text = text.replace("\0", "")
     asked = sbatch_options(text, name)
-    script = Script(text, name, _environment(asked))
+    beside = {PurePath(other).name: content.replace("\0", "") for other, content in others.items()}
+    script = Script(text, name, _environment(asked), beside)
     for note in script.notes:
         facts.note(note if note.startswith(name) else f"{name} {note}")
     once = {run.words: run for run in reversed(script.runs)}  # a command that stands there twice says nothing new
@@ -98,7 +105,7 @@ def read_script(text: str, name: str) -> Facts:
     if not trainings:
         facts.note(f"{name}: no command in it starts a training that is known here")
         read_launch(Invocation((), "", ()), 1, name, asked, facts)
-    places = _Places(text, name)
+    places = _Places({name: text, **others})
     for run in trainings:
         read_launch(*run, name, asked, facts)
         _read_arguments(run, places, name, script, facts)

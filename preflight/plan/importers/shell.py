@@ -5,6 +5,7 @@ set is unknown from there on: a wrong value would be worse than none.
 """
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from preflight.errors import ConfigError
@@ -14,6 +15,7 @@ from preflight.plan.importers.shell_lex import MAX_WORDS, Command, Word, split
 from preflight.plan.importers.shell_test import answer, is_test
 
 MAX_RUNS, MAX_DEPTH = 2000, 4  # commands that are kept; bash -c in eval in bash -c
+MAX_STEPS = 100_000  # commands, with those of eval, bash -c and other scripts
 MAX_CANDIDATES = 50  # texts of one variable
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
@@ -59,7 +61,11 @@ class Document(NamedTuple):
 class Script:
     """The result of reading a script: `runs`, `documents` by the name they are written to, `variables`, `notes`."""
 
-    def __init__(self, text: str, source: str, environment: dict[str, str]) -> None:
+    def __init__(
+        self, text: str, source: str, environment: Mapping[str, str], others: Mapping[str, str] | None = None
+    ) -> None:
+        self._others = others or {}  # base name -> text of other scripts, for source and for bash NAME
+        self._steps = 0
         self.variables = Variables(source)
         self.variables.values.update(environment)
         self.runs: list[Run] = []
@@ -81,6 +87,11 @@ class Script:
 
     def _read(self, commands: list[Command], prefix: tuple[str, ...], depth: int) -> None:
         joint = ""
+        self._steps += len(commands)
+        if self._steps > MAX_STEPS:
+            raise ConfigError(
+                self.variables.source, f"comes to {MAX_STEPS} commands, with all that it hands to a shell"
+            )
         for command in commands:
             self._one(command, joint, prefix, depth)
             joint = command.end
@@ -200,6 +211,8 @@ class Script:
         name = text[0]
         if name == "((" or name in _READING:
             self._change(text, certain=certain)
+        elif self._other(command, text, prefix, depth):
+            return
         elif name in {"source", "."}:
             self.notes.append(f"line {command.line}: reads {shown(' '.join(text[1:2]))}, which was not given")
         if command.heredoc:
@@ -212,6 +225,26 @@ class Script:
             return
         before = () if name == "eval" else tuple(text[: text.index("-c") if "-c" in text else len(text)])
         self._read([c._replace(line=command.line) for c in split(inner)], (*prefix, *before), depth + 1)
+
+    def _other(self, command: Command, text: list[str], prefix: tuple[str, ...], depth: int) -> bool:
+        """Reads another script in place of source NAME, of bash NAME and of NAME itself, if it was given."""
+        start = next((i for i, word in enumerate(text[:-1]) if word in {*_SHELLS, "source", "."}), -1)
+        at = next((i for i in range(start + 1, len(text)) if not text[i].startswith("-")), len(text))
+        content = self._others.get(text[at].rsplit("/", 1)[-1]) if at < len(text) else None
+        if content is None or depth >= MAX_DEPTH:
+            return False
+        values = self.variables.values
+        before = {key: values[key] for key in [*"123456789", "#", "@"] if key in values}
+        arguments = text[at + 1 :]
+        if arguments:
+            values.update({str(i): argument for i, argument in enumerate(arguments[:9], 1)})
+            values.update({"#": str(len(arguments)), "@": arguments})
+        commands = [c._replace(line=command.line) for c in split(content)]
+        self._read(commands, (*prefix, *text[: max(start, 0)]), depth + 1)
+        for key in [*"123456789", "#", "@"]:
+            values.pop(key, None)
+        values.update(before)
+        return True
 
     def _heredoc(self, command: Command, text: list[str], prefix: tuple[str, ...], depth: int) -> None:
         raw, filled_in = command.heredoc or ("", False)

@@ -139,10 +139,18 @@ class Variables:
         name = _NAME.match(text, at + 1)
         if name:
             return self._variable(name[0]), name.end()
-        if following == "#":  # no arguments are given to a script that is only read
-            return "0", at + 2
-        special = following.isdigit() or (following and following in "@*?$!-")
-        return (mark(f"${following}"), at + 2) if special else ("$", at + 1)
+        if not following or following not in "0123456789@*#?$!-":
+            return "$", at + 1
+        return self._argument(following), at + 2
+
+    def _argument(self, name: str) -> str:
+        """$1, $@, $# and the like; a script that is only read has no arguments."""
+        arguments = self.values.get("@")
+        if name in {"@", "*"} and isinstance(arguments, list):
+            return " ".join(arguments)
+        if name == "#":
+            return self.get("#") or "0"
+        return self.get(name) or mark(f"${name}")
 
     def _variable(self, name: str) -> str:
         value = self.get(name)
@@ -226,7 +234,8 @@ class Variables:
         if len(parts) != 1 or parts[0].quote == "'":
             return None
         match = re.fullmatch(r"\$\{([A-Za-z_]\w*)\[@\]\}", parts[0].text)
-        value = self.values.get(match[1]) if match else None
+        name = match[1] if match else "@" if parts[0].text in {"$@", "${@}"} else ""
+        value = self.values.get(name)
         if not isinstance(value, list):
             return None
         for item in value:

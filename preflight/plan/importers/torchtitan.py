@@ -84,7 +84,8 @@ def _read_degrees(options: Options, facts: Facts) -> None:
     shard = options.number(*_any("data_parallel_shard_degree"), default=-1)
     if shard and shard.value >= 1:
         facts.take("parallel.dp_shard", shard)
-    sharded = shard and shard.value != 1
+    # weights are sharded over dp_shard x cp (fsdp in parallel_dims.py)
+    sharded = shard and (shard.value != 1 or (facts.get("parallel.cp") or 1) > 1)
     if shard:
         facts.say("parallel.zero_stage", 3 if sharded else 0, shard.origin, default=shard.default)
     reshard = options.word(*_any("fsdp_reshard_after_forward"))

@@ -62,6 +62,12 @@ def test_a_torchtitan_that_shards_nothing_is_stage_0(values):
     assert values(config__json=json.dumps(document))["parallel.zero_stage"] == 0
 
 
+def test_a_torchtitan_that_shards_over_context_parallel_ranks_alone_is_fully_sharded(values):
+    parallelism = {"data_parallel_shard_degree": 1, "context_parallel_degree": 8}
+    document = {"parallelism": parallelism, "training": {"local_batch_size": 1, "seq_len": 131072}}
+    assert values(config__json=json.dumps(document))["parallel.zero_stage"] == 3
+
+
 def test_deepspeed_gets_its_third_batch_size_from_hosts(read):
     imported = read("zero3.json", "hostfile")
     assert imported.document["training"]["micro_batch_size"] == 2  # 256 / (4 steps x 32 ranks)
