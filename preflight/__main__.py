@@ -1,5 +1,6 @@
 """`python -m preflight` and the `preflight` command: the one place where errors become exit codes."""
 
+import gc
 import os
 import sys
 
@@ -10,6 +11,7 @@ def main() -> None:
     from preflight.cli.main import run_command_line
 
     code = run_command_line(sys.argv[1:])
+    gc.freeze()  # the process ends: what is left need not be searched for cycles once more
     try:
         sys.stdout.flush()
     except OSError as error:

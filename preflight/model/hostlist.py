@@ -22,9 +22,9 @@ def fold(names: Iterable[str]) -> str:
         if match is None:
             plain.add(name)
             continue
-        digits = match[2]
-        width = len(digits) if digits.startswith("0") and len(digits) > 1 else 0
-        numbered[(match[1], match[3], width)].add(int(digits))
+        prefix, digits, suffix = match.groups()
+        width = len(digits) if digits[0] == "0" and len(digits) > 1 else 0
+        numbered[prefix, suffix, width].add(int(digits))
     # n09 and n10 belong to one padded family: unpadded numbers of a padded width join it
     for prefix, suffix, width in sorted(key for key in numbered if key[2]):
         free = numbered.get((prefix, suffix, 0), set())

@@ -61,8 +61,13 @@ class Placement(Noun, frozen=True, kw_only=True, dict=True):
     @cached_property
     def ranks_per_node(self) -> tuple[int, ...]:
         """How many ranks each node has, in the order of `nodes`."""
+        each, rest = divmod(len(self.node_ranks), len(self.nodes))
+        numbers = tuple(range(len(self.nodes)))
+        # in the usual case first and last rank of every node tell it
+        if rest == 0 and self.is_block and self.node_ranks[::each] == self.node_ranks[each - 1 :: each] == numbers:
+            return (each,) * len(self.nodes)
         number = Counter(self.node_ranks)
-        return tuple(number[index] for index in range(len(self.nodes)))
+        return tuple(number[index] for index in numbers)
 
     @cached_property
     def is_block(self) -> bool:

@@ -1,6 +1,6 @@
 """A process that asks Megatron-Core: one JSON document per line in, one out. Run as a script, since importing megatron takes seconds and warns a lot.
 
-{"dense": {...}, "expert": {...} or null, "kinds": {name: [generator, token]}} -> {"seconds": ..., "groups": {name: digest}}: RankGenerator's groups.
+{"dense": {...}, "expert": {...} or null, "kinds": {name: [generator, token]}} -> {"seconds": ..., "cpu_s": ..., "groups": {name: digest}}: RankGenerator's groups.
 {"world": ..., "arguments": {...}} -> {"refused": text or null}: what initialize_model_parallel says, under torch's fake backend.
 """
 
@@ -62,15 +62,15 @@ def answer(question):
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if "kinds" in question:
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.process_time()
         made = {
             name: parallel_state.RankGenerator(**question[name])
             for name in ("dense", "expert")
             if question[name] is not None
         }
         groups = {name: made[which].get_ranks(token) for name, (which, token) in question["kinds"].items()}
-        seconds = time.perf_counter() - began
-        return {"seconds": seconds, "groups": {name: digest(some) for name, some in groups.items()}}
+        seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu_began
+        return {"seconds": seconds, "cpu_s": cpu_s, "groups": {name: digest(some) for name, some in groups.items()}}
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=question["world"])
     try:
         parallel_state.initialize_model_parallel(create_gloo_process_groups=False, **question["arguments"])
