@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from preflight.model import Check, Evidence, Finding, Part, Plan, Verdict
 from preflight.model.axis_findings import worst_allowed
 from preflight.model.crossing import ranks_text, subject_of, where_text
+from preflight.model.together import BLOCK_BY
 
 NAME = "same_slot"
 
@@ -55,9 +56,23 @@ def _different(plan: Plan, axis: str, bad: list[int], num_judged: int, verdict: 
         observed=f"{len(bad)} of {num_judged} groups with one rank per node change the GPU slot at ranks "
         f"{ranks_text(sorted(set(others)))}; {subject_of(axis, bad[:1])}: {where_text(plan, first)}: {shown}",
         expected="one GPU slot per group, so that its traffic keeps to one rail",
-        remedy="give every node the same number of ranks (DeepSpeed: the same slots on every line of the hostfile), in the same order of GPUs",
+        remedy=_remedy(plan, first),
         blames=Part(kind="plan", name="launch", confidence="likely"),
     )
+
+
+def _remedy(plan: Plan, ranks: Sequence[int]) -> str:
+    """What would bring the ranks of a group to one slot: as many ranks on every node, consecutive ranks on a node, or a distance that is whole nodes."""
+    placement, launcher = plan.placement, plan.job.launch.launcher or ""
+    per_node = max(placement.ranks_per_node)
+    if min(placement.ranks_per_node) < per_node:
+        return "give every node the same number of ranks (DeepSpeed: the same slots on every line of the hostfile), in the same order of GPUs"
+    if not placement.is_block:
+        return f"let consecutive ranks fill a node: {BLOCK_BY.get(launcher, 'block placement')}"
+    apart = ranks[1] - ranks[0]
+    if apart % per_node:
+        return f"choose degrees so that the ranks of the group are whole nodes apart: now {apart}, with {per_node} ranks on a node"
+    return "let every node list its GPUs in the same order"
 
 
 CHECK = Check(

@@ -211,3 +211,28 @@ def test_what_decides_the_order_of_nodes_is_blamed_for_it(tmp_path, launch, key,
     assert finding.blames is not None
     assert finding.blames.name == key
     assert how in finding.remedy
+
+
+def test_a_change_of_slots_is_cured_by_what_causes_it():
+    """Cyclic over more nodes than a group has ranks; unequal counts; groups that are no whole number of nodes apart."""
+    cyclic = make_plan(
+        nodes=16,
+        tp=8,
+        pp=16,
+        model={"tied_embeddings": True, "vocab_size": 32000},
+        launch={"launcher": "slurm", "distribution": "cyclic"},
+    )
+    (finding,) = (f for f in said(same_slot, cyclic) if f.verdict is Verdict.WARN)
+    assert finding.remedy == "let consecutive ranks fill a node: srun -m block (--distribution=block)"
+    uneven = make_plan(
+        nodes=None,
+        gpus_per_node=None,
+        tp=1,
+        dp=3,
+        pp=8,
+        launch={"launcher": "slurm", "hosts": ("a", "b", "c"), "tasks_per_node": "7,8,9"},
+    )
+    assert all(f.remedy.startswith("give every node the same number") for f in said(same_slot, uneven) if f.remedy)
+    odd = make_plan(nodes=3, tp=4, dp=3, pp=2)
+    (finding,) = (f for f in said(same_slot, odd) if f.subject.startswith("pp"))
+    assert finding.remedy.endswith("now 12, with 8 ranks on a node")
