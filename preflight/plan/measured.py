@@ -1,5 +1,6 @@
 """From what ranks say of themselves to the placement they form, and the placement that was expected of their launcher."""
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ def read_ranks(path: str | Path) -> tuple[RankFacts, ...]:
     there, a line cut off, a rank missing, there twice or in contradiction to another; the first such rank is named.
     """
     source = readable(str(path))
-    if Path(path).is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises where a name is too long or a folder closed
         files = sorted(Path(path).glob(FILE_PATTERN))
         facts = [_decode(f"{source}/{file.name}", 1, read_bytes(file, MAX_RANK_BYTES)) for file in files]
     else:
@@ -65,6 +66,9 @@ def verified(facts: Sequence[RankFacts], *, source: str) -> tuple[RankFacts, ...
                 f"rank {one.rank} on {one.host} says there are {one.world_size} ranks, rank {told.rank} on {told.host} says {size}",
                 remedy=f"facts of two jobs are mixed: {_AGAIN}",
             )
+        if one.local_rank is not None and not 0 <= one.local_rank < MAX_WORLD_SIZE:
+            problem = f"rank {one.rank} on {one.host} says that it is number {one.local_rank} on its node"
+            raise ConfigError(source, problem, remedy=_AGAIN)
         if one.rank < expected:
             other = ordered[expected - 1]
             raise ConfigError(
@@ -115,7 +119,8 @@ def measured_placement(facts: Sequence[RankFacts], *, source: str = "ranks") -> 
     told = any(domain is not None for domain in domains)
     placement = Placement(
         source="measured",
-        method="as each rank says" + (f", local ranks counted on {counted} nodes" if counted else ""),
+        method="as each rank says"
+        + (f", local ranks counted on {counted} node{'s' * (counted > 1)}" if counted else ""),
         nodes=_names(members),
         node_ranks=node_ranks,
         local_ranks=tuple(local_ranks[one.rank] for one in ordered),

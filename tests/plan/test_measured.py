@@ -65,9 +65,15 @@ def test_the_name_that_the_scheduler_uses_is_taken():
 
 def test_local_ranks_that_nobody_told_or_that_collide_are_counted_and_the_method_says_so():
     counted = measured_placement(changed(local_rank=None))
-    assert (counted.local_ranks, counted.method) == ((0, 1, 2, 3) * 2, "as each rank says, local ranks counted on 2 nodes")
+    assert (counted.local_ranks, counted.method) == (
+        (0, 1, 2, 3) * 2,
+        "as each rank says, local ranks counted on 2 nodes",
+    )
     collided = measured_placement(facts(r1={"local_rank": 0}))
-    assert (collided.local_ranks[:4], collided.method) == ((0, 1, 2, 3), "as each rank says, local ranks counted on 1 nodes")
+    assert (collided.local_ranks[:4], collided.method) == (
+        (0, 1, 2, 3),
+        "as each rank says, local ranks counted on 1 node",
+    )
 
 
 def test_gpus_and_domains_are_kept_as_far_as_they_are_known():
@@ -88,6 +94,8 @@ def test_gpus_and_domains_are_kept_as_far_as_they_are_known():
         (lambda: facts(r7={"world_size": 16}), "rank 7 on n1 says there are 16 ranks, rank 0 on n0 says 8"),
         (lambda: facts(r3={"rank": 9}), "rank 9 on n0 is none of 8 ranks"),
         (lambda: [msgspec.structs.replace(one, world_size=None) for one in facts() if one.rank != 4], "rank 4 of 8"),
+        (lambda: facts(r3={"local_rank": -1}), "rank 3 on n0 says that it is number -1 on its node"),
+        (lambda: facts(r3={"local_rank": 2**40}), "rank 3 on n0 says that it is number 1099511627776 on its node"),
         (lambda: [RankFacts(rank=2**21, host="n")], "did not say"),
         (lambda: [RankFacts(rank=0, host="n", world_size=2**30)], "more than"),
     ],
@@ -132,6 +140,15 @@ def test_a_file_that_is_none_is_refused_with_the_line(tmp_path, lines, words):
     with pytest.raises(ConfigError) as caught:
         read_ranks(write(tmp_path / "ranks.jsonl", lines))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000, "file/inside", "loop"])
+def test_a_path_that_can_not_be_followed_is_refused_by_name(tmp_path, name):
+    write(tmp_path / "file", [])
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(ConfigError, match="can't be read") as caught:
+        read_ranks(tmp_path / name)
+    assert name.rstrip("/") in str(caught.value)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
