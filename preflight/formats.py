@@ -46,9 +46,11 @@ def read_bytes(path: str | Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         try:
             # no more room than the file needs: read(n) takes n bytes of memory at once
-            data = file.read(min(max_bytes, max(status.st_size, 65536)) + 1)
+            data: bytes | None = file.read(min(max_bytes, max(status.st_size, 65536)) + 1)
         except OSError as error:
             raise ConfigError(source, f"can't be read: {_reason(error)}") from error
+    if data is None:  # a file of the kernel's that is a queue, such as /proc/kmsg
+        raise ConfigError(source, "can't be read: it holds nothing yet")
     if len(data) > max_bytes or status.st_size > max_bytes:
         raise ConfigError(source, f"is larger than {max_bytes // 1024} KiB")
     return data

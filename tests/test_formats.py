@@ -73,6 +73,16 @@ def test_a_pipe_and_a_device_are_not_read(tmp_path):
             read_bytes(path)
 
 
+def test_a_file_of_the_kernel_that_holds_nothing_yet_is_said(tmp_path, monkeypatch):
+    """As /proc/kmsg does where all has been read: a regular file by its status, and a read that gives None."""
+    os.mkfifo(tmp_path / "queue")
+    writer = os.open(tmp_path / "queue", os.O_RDWR | os.O_NONBLOCK)
+    monkeypatch.setattr(stat, "S_ISREG", lambda _mode: True)
+    with pytest.raises(ConfigError, match="can't be read: it holds nothing yet"):
+        read_bytes(tmp_path / "queue")
+    os.close(writer)
+
+
 def test_a_plan_that_would_keep_the_parser_busy_is_refused(tmp_path):
     plan = tmp_path / "plan.toml"
     plan.write_text("a" + ".a" * 20_000 + " = 1")

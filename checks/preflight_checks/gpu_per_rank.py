@@ -18,7 +18,8 @@ _MAX_SHOWN = 8
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
     """Of a measured placement: one finding for each GPU with more than one rank, one for ranks without a known GPU, one PASS if there is neither. Of a
-    predicted one: whether the plan file's CUDA_VISIBLE_DEVICES shows each rank of a node a GPU.
+    predicted one: whether the plan file's CUDA_VISIBLE_DEVICES shows each rank of a node a GPU. Where neither tells, one finding for nodes that have more
+    ranks than the plan file says they have GPUs.
     """
     plan = evidence.plan
     if plan is None or evidence.settings.cpu_declared:
@@ -27,6 +28,26 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         yield from _judge_measured(plan, plan.placement.gpu_uuids)
     elif plan.placement.source == "predicted" and plan.job.launch.visible_devices is not None:
         yield from _judge_visible(plan, plan.job.launch.visible_devices, evidence.inventory)
+    else:
+        yield from _crowds(plan, plan.job.hardware.gpus_per_node)
+
+
+def _crowds(plan: Plan, claimed: int | None) -> Iterator[Finding]:
+    """Nodes with more ranks than GPUs by the plan file, where no GPU is known by name: two containers on one machine could have more than that between them."""
+    counts = plan.placement.ranks_per_node
+    most = max(counts)
+    if claimed is None or most <= claimed:
+        return
+    names = [name for name, count in zip(plan.placement.nodes, counts, strict=True) if count > claimed]
+    yield Finding(
+        check=NAME,
+        subject=fold(names[:_MAX_SHOWN]) + (f" and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""),
+        verdict=Verdict.FAIL,
+        observed=f"{most} ranks on one node, and the plan file says that a node has {claimed} GPU{'s' * (claimed != 1)}",
+        expected=_EXPECTED,
+        remedy=f"start at most {claimed} ranks on a node, or correct gpus_per_node under [hardware]",
+        blames=Part(kind="plan", name="hardware.gpus_per_node", confidence="likely"),
+    )
 
 
 def _judge_measured(plan: Plan, uuids: tuple[str | None, ...]) -> Iterator[Finding]:

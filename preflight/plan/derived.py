@@ -1,5 +1,6 @@
 """The whole placement of a job from what its launcher tells one process; for a job that can't, or does not yet, talk to its other ranks."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -8,7 +9,7 @@ import msgspec
 from preflight.errors import ConfigError
 from preflight.model import Job, Launch, Placement, Topology
 from preflight.model.hostlist import unfold
-from preflight.plan.launchers.seats import parse_counts
+from preflight.plan.launchers.seats import MAX_RANKS, parse_counts
 from preflight.plan.placement import launch_gpus_per_node, launch_hosts, predict_placement
 
 SOURCE = "environment"
@@ -31,6 +32,9 @@ def derive_placement(job: Job, environ: Mapping[str, str], seat: Seat, topology:
     GROUP_RANK and LOCAL_WORLD_SIZE, which number the nodes but don't name them. Else what [launch] and [hardware] of the plan file predict. Raises ConfigError
     where the variables contradict each other, this process is elsewhere, or nothing tells the nodes.
     """
+    if seat.world_size > MAX_RANKS:
+        problem = f"{seat.world_size} ranks are more than {MAX_RANKS}, the most we lay out"
+        raise ConfigError(SOURCE, problem, remedy=_UNSET)
     in_step = environ.get("SLURM_PROCID") == str(seat.rank) and "SLURM_STEP_NODELIST" in environ
     if in_step:
         placement = _from_slurm(job, environ, topology)
@@ -53,6 +57,9 @@ def _from_slurm(job: Job, environ: Mapping[str, str], topology: Topology | None)
     except ValueError as error:
         problem = f"can't be read: {error}"
         raise ConfigError(SOURCE, problem, key="SLURM_STEP_NODELIST or SLURM_STEP_TASKS_PER_NODE") from error
+    host, times = Counter(hosts).most_common(1)[0]
+    if times > 1:
+        raise ConfigError(SOURCE, f"{host[:60]!r} is there {times} times", key="SLURM_STEP_NODELIST", remedy=_UNSET)
     method = environ.get("SLURM_DISTRIBUTION") or job.launch.distribution
     if method is not None and method.split(":")[0] == "plane" and environ.get("SLURM_DIST_PLANESIZE"):
         method = f"plane={environ['SLURM_DIST_PLANESIZE']}"

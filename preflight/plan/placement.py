@@ -6,7 +6,7 @@ from preflight.errors import ConfigError
 from preflight.model import Job, Placement, Topology
 from preflight.model.hostlist import natural_key
 from preflight.plan.launchers import deepspeed, kubernetes, mpi, slurm, torchrun
-from preflight.plan.launchers.seats import Seats, deal, node_counts, parse_counts
+from preflight.plan.launchers.seats import MAX_RANKS, Seats, deal, node_counts, parse_counts
 
 # key of [launch] -> the launchers that it is a fact of
 _BELONGS: dict[str, tuple[str, ...]] = {
@@ -34,6 +34,10 @@ def predict_placement(
     Without a launcher: block placement, what every launcher with one starter per node does: rank = node_rank x gpus_per_node + local_rank; with 8 GPUs
     per node, rank 13 is local rank 5 of the second node. Raises ConfigError, naming file, line or key, where the launcher would refuse.
     """
+    most = len(node_names) * gpus_per_node
+    if most > MAX_RANKS:
+        problem = f"{len(node_names)} nodes x {gpus_per_node} GPUs = {most} ranks is more than {MAX_RANKS}, the most we lay out"
+        raise ConfigError(job.source, problem, key="hardware")
     seats = _seat(job, node_names, gpus_per_node, topology, names_known=names_known)
     uuids = None
     if gpu_uuids:

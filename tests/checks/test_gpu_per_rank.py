@@ -40,6 +40,30 @@ def test_without_gpus_or_with_a_prediction_there_is_nothing_to_judge():
     assert judge(("GPU-1",) * 4, cpu_declared=True) == []
 
 
+def crowded(claimed, uuids=None, source="measured", **settings):
+    placement = Placement(
+        source=source, method="m", nodes=("a", "b"), node_ranks=(0, 0, 0, 1), local_ranks=(0, 1, 2, 0), gpu_uuids=uuids
+    )
+    plan = make_plan(tp=2, nodes=2, gpus_per_node=2, placement=placement)
+    hardware = msgspec.structs.replace(plan.job.hardware, gpus_per_node=claimed)
+    plan = msgspec.structs.replace(plan, job=msgspec.structs.replace(plan.job, hardware=hardware))
+    return list(CHECK.judge(make_evidence(plan=plan, settings=Settings(**settings))))
+
+
+@pytest.mark.parametrize("source", ["measured", "predicted"])
+def test_more_ranks_on_a_node_than_the_plan_file_gives_it_gpus_fail_where_no_gpu_is_known(source):
+    [finding] = crowded(2, source=source)
+    assert (finding.subject, finding.verdict) == ("a", Verdict.FAIL)
+    assert finding.observed == "3 ranks on one node, and the plan file says that a node has 2 GPUs"
+
+
+def test_as_many_ranks_as_gpus_and_nodes_of_which_nothing_is_claimed_are_left_alone():
+    assert crowded(3) == []
+    assert crowded(None) == []
+    assert crowded(2, cpu_declared=True) == []
+    assert [finding.verdict for finding in crowded(2, uuids=tuple("WXYZ"))] == [Verdict.PASS]  # pods of one machine
+
+
 def visible(text, inventory=None, **settings):
     plan = make_plan(nodes=2, gpus_per_node=4, tp=4, launch={"visible_devices": text})
     return list(CHECK.judge(make_evidence(plan=plan, inventory=inventory, settings=Settings(**settings))))

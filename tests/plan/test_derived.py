@@ -1,5 +1,7 @@
 """From the launcher's variables of one process to the placement of all, or a refusal that says what does not fit."""
 
+import time
+
 import msgspec
 import pytest
 
@@ -54,6 +56,7 @@ def test_what_the_launcher_does_not_tell_the_plan_file_does():
         ({**STEP, "SLURM_PROCID": "1", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"}, (1, 1, "n1"), "4 ranks by slurm"),
         ({**STEP, "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "n[1-"}, (1, 1, "n1"), "can't be read"),
         ({**STEP, "SLURM_PROCID": "1", "SLURM_STEP_TASKS_PER_NODE": "many"}, (1, 1, "n1"), "can't be read"),
+        ({**STEP, "SLURM_PROCID": "1", "SLURM_STEP_NODELIST": "n1,n1"}, (1, 1, "n1"), "'n1' is there 2 times"),
         ({"GROUP_RANK": "1", "LOCAL_WORLD_SIZE": "3"}, (5, 1, "x"), "unequal numbers of workers"),
         ({"GROUP_RANK": "0", "LOCAL_WORLD_SIZE": "4"}, (5, 1, "x"), "unequal numbers of workers"),
         ({"GROUP_RANK": "one", "LOCAL_WORLD_SIZE": "4"}, (5, 1, "x"), "GROUP_RANK: 'one' is no number"),
@@ -64,3 +67,24 @@ def test_what_does_not_fit_is_refused_in_words(environ, seat, words):
     with pytest.raises(ConfigError) as caught:
         derive(environ, *seat)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("environ", "size", "hardware"),
+    [
+        ({"GROUP_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, 999_999_999, {}),
+        ({"RANK": "0"}, 999_999_999, {"gpus_per_node": 8}),
+        ({"RANK": "0"}, 8, {"nodes": 2**20, "gpus_per_node": 1024}),
+        (
+            {"SLURM_PROCID": "0", "SLURM_STEP_NODELIST": "n[1-90000]", "SLURM_STEP_TASKS_PER_NODE": "4096(x90000)"},
+            8,
+            {},
+        ),
+    ],
+)
+def test_numbers_far_above_any_cluster_are_refused_before_anything_is_laid_out(environ, size, hardware):
+    job = make_job(tp=4, dp=2, **{"nodes": None, "gpus_per_node": None, **hardware})
+    began = time.perf_counter()
+    with pytest.raises(ConfigError, match="the most we lay out"):
+        derive(environ, 0, 0, "n1", size=size, job=job)
+    assert time.perf_counter() - began < 2
