@@ -11,7 +11,7 @@ import msgspec
 
 from preflight.model import Job, Memory, MemoryLine, MemoryPart
 from preflight.model.pipeline import schedule_of
-from preflight.model.units import GIB
+from preflight.model.units import show_bytes
 from preflight.plan.activations import kept
 from preflight.plan.memory_setup import FULLY_SHARDED, Setup, held_micro_batches, resolve
 from preflight.plan.shape import (
@@ -118,8 +118,8 @@ def activations_of(job: Job, degrees: Mapping[str, int], setup: Setup, stage: in
         working_bytes(job, setup, moe=kind) if number else 0 for kind, number in ((False, dense), (True, moe))
     )
     loss = loss_bytes(job, setup) if stage == setup.pp - 1 else 0.0
-    what = f"loss {loss / GIB:.2f} GiB" if loss > working else f"layer at work {working / GIB:.2f} GiB"
-    formula = f"{times:g} micro-batches in flight x {dense + moe} layers = {held / GIB:.2f} GiB, and {what}"
+    what = f"loss {show_bytes(loss)}" if loss > working else f"layer at work {show_bytes(working)}"
+    formula = f"{times:g} micro-batches in flight x {dense + moe} layers = {show_bytes(held)}, and {what}"
     return Activations(held, max(loss, working), formula)
 
 
@@ -139,7 +139,7 @@ def stage_memory(job: Job, degrees: Mapping[str, int], setup: Setup, stage: int)
     handed_out = sum(line(shares)[0] for shares in state) + activations.held + activations.top + buffers
     share = HOLES_EXPANDABLE if setup.framework == "torchtitan" else HOLES_FIXED
     holes = share * handed_out
-    reserve = f"{share * 100:.0f} % of {handed_out / GIB:.2f} GiB for holes between blocks = {holes / GIB:.2f} GiB, CUDA context and NCCL {outside / GIB:.2f} GiB"
+    reserve = f"{share * 100:.0f} % of {show_bytes(handed_out)} for holes between blocks = {show_bytes(holes)}, CUDA context and NCCL {show_bytes(outside)}"
     sizes: dict[MemoryPart, tuple[float, str]] = {
         "parameters": line(state.parameters),
         "gradients": line(state.gradients),

@@ -6,7 +6,7 @@ Symbols as in plan/activations.py; V vocabulary. Constants that were fitted to m
 from collections.abc import Mapping
 
 from preflight.model import Job
-from preflight.model.units import GIB, MIB
+from preflight.model.units import GIB, MIB, show_bytes
 from preflight.plan.activations import full_set
 from preflight.plan.memory_setup import FULLY_SHARDED, Setup
 from preflight.plan.shape import embedding_parameters, expert_shards, layer_of
@@ -90,7 +90,7 @@ def buffer_bytes(job: Job, degrees: Mapping[str, int], setup: Setup, weights: in
         gathered, words = _gathered(job, degrees, setup, weights)
     else:
         gathered, words = 0.0, "gradients are reduced where they lie"
-    return gathered + messages, words + (f"; between stages {messages / GIB:.2f} GiB" if messages else "")
+    return gathered + messages, words + (f"; between stages {show_bytes(messages)}" if messages else "")
 
 
 def outside_bytes(degrees: Mapping[str, int]) -> int:

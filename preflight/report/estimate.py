@@ -3,18 +3,24 @@
 from collections.abc import Sequence
 
 from preflight.model import Checkpoint, Estimate, Memory, Plan, StepTime, Traffic
-from preflight.model.units import show_bytes, show_seconds
+from preflight.model.units import GIB, show_bytes, show_seconds
 from preflight.report.text import clean, columns, hang, in_reading_order
+
+_LEGEND = "time if the groups lie in one NVLink domain each, and if they don't; leaves: whether one does; waits: whether compute waits for it"
 
 
 def estimate_lines(plan: Plan, *, width: int) -> list[str]:
-    """Every table whose figures are known."""
+    """The answers first, a row each; then every table whose figures are known."""
     estimate = plan.estimate
-    lines = ["Estimate", *columns(_first_rows(plan), left=2)]
+    lines = ["Estimate (predicted)"]
+    rows = _answers(plan)
+    label = max(len(name) for name, _ in rows) + 2
+    for name, text in rows:
+        lines += hang(name.ljust(label), text, width=width, indent=2)
     if estimate.memory is not None:
         lines += ["", *_memory_lines(estimate.memory, estimate.gpu_memory_bytes, width=width)]
     if estimate.ledger:
-        lines += ["", *_ledger_lines(plan, estimate.ledger)]
+        lines += ["", *_ledger_lines(plan, estimate.ledger, width=width)]
     if estimate.step_time is not None:
         lines += ["", *_step_lines(estimate.step_time, width=width)]
     if estimate.checkpoint is not None:
@@ -22,26 +28,75 @@ def estimate_lines(plan: Plan, *, width: int) -> list[str]:
     return lines
 
 
-def _first_rows(plan: Plan) -> list[list[str]]:
-    """What is known, a row each: name, figure with its formula."""
-    estimate, degrees = plan.estimate, plan.degrees
-    rows = []
-    if estimate.state_bytes_per_gpu is not None:
-        how = estimate.state_formula or "16 bytes x parameters / (tp x pp), nothing sharded"
-        rows.append(["training state", f"{show_bytes(estimate.state_bytes_per_gpu)} per GPU ({how})"])
-    if estimate.gpu_memory_bytes is not None and estimate.free_bytes_per_gpu is not None:
-        free = f"{show_bytes(estimate.free_bytes_per_gpu)} of {show_bytes(estimate.gpu_memory_bytes)}"
-        rows.append(["left for the rest", free])
+def _answers(plan: Plan) -> list[tuple[str, str]]:
+    """Name and text: what the tables below come to, and what is not estimated with what it would need."""
+    estimate, memory, step = plan.estimate, plan.estimate.memory, plan.estimate.step_time
+    of = "" if estimate.gpu_memory_bytes is None else f" of {show_bytes(estimate.gpu_memory_bytes)}"
+    if memory is not None:
+        low, high = _band(memory)
+        rows = [("memory", f"{show_bytes(memory.total_bytes)}{of} per GPU, expect {low} to {high}")]
     else:
-        rows.append(["left for the rest", "unknown: the plan file doesn't tell the memory of a GPU"])
-    if degrees["pp"] > 1:
-        rows.append(["pipeline bubble", _bubble(estimate)])
-    if degrees["tp"] > 1 and estimate.tp_collectives_per_stage_forward is not None:
+        rows = _state(estimate)
+        rows.append(("memory", _not_estimated([*_missing_shape(plan), *_missing_batch(plan)])))
+    if step is not None:
+        text = f"{show_seconds(step.total_s)}, expect {show_seconds(step.low_s)} to {show_seconds(step.high_s)}; MFU {step.mfu:.1%}"
+        rows.append(("step time", text))
+    else:
+        rows.append(("step time", _not_estimated(_missing_for_step(plan))))
+    if plan.degrees["pp"] > 1:
+        rows.append(("pipeline bubble", _bubble(estimate)))
+    if plan.degrees["tp"] > 1 and not estimate.ledger and estimate.tp_collectives_per_stage_forward is not None:
         number = f"{estimate.tp_collectives_per_stage_forward:g} per stage and forward pass of a micro-batch"
-        rows.append(["tp collectives", number])
-    sizes = estimate.message_bytes
-    rows += [[f"{axis} message", show_bytes(sizes[axis])] for axis in in_reading_order(sizes)]
-    return rows
+        rows.append(("tp collectives", number))
+    sizes = {} if estimate.ledger else estimate.message_bytes
+    return rows + [(f"{axis} message", show_bytes(sizes[axis])) for axis in in_reading_order(sizes)]
+
+
+def _state(estimate: Estimate) -> list[tuple[str, str]]:
+    """Training state and what it leaves, where there is no more than that."""
+    state, capacity = estimate.state_bytes_per_gpu, estimate.gpu_memory_bytes
+    if state is None:
+        return []
+    how = estimate.state_formula or "16 bytes x parameters / (tp x pp), nothing sharded"
+    if capacity is None:
+        left = "unknown: the plan file doesn't tell the memory of a GPU"
+    elif state > capacity:
+        left = f"nothing: {show_bytes(state - capacity)} more than the {show_bytes(capacity)} of a GPU"
+    else:
+        left = f"{show_bytes(capacity - state)} of {show_bytes(capacity)}"
+    return [("training state", f"{show_bytes(state)} per GPU ({how})"), ("left for the rest", left)]
+
+
+def _not_estimated(missing: Sequence[str]) -> str:
+    return (
+        f"not estimated: needs {', '.join(missing)}" if missing else "not estimated: the plan file doesn't say enough"
+    )
+
+
+def _missing_shape(plan: Plan) -> list[str]:
+    """Keys of [model] that memory and step time need and that the plan file leaves out."""
+    model = plan.job.model
+    keys = ["hidden_size", "ffn_size", "attention_heads", "vocab_size"]
+    if model.experts is not None:
+        keys += ["experts_per_token", "expert_ffn_size"]
+        if not model.dense_layers:
+            keys.remove("ffn_size")
+    return [key for key in keys if getattr(model, key) is None]
+
+
+def _missing_batch(plan: Plan) -> list[str]:
+    return [key for key in ("micro_batch_size", "seq_length") if getattr(plan.job.training, key) is None]
+
+
+def _missing_for_step(plan: Plan) -> list[str]:
+    missing = [*_missing_shape(plan), *_missing_batch(plan)]
+    if plan.estimate.micro_batches is None:
+        missing.append("micro_batches or global_batch_size")
+    if plan.job.hardware.gpu is None:
+        missing.append("[hardware] gpu")
+    elif not missing:
+        missing.append("a profile of the GPU that says how fast it computes in this precision, and no offloading")
+    return missing
 
 
 def _bubble(estimate: Estimate) -> str:
@@ -51,13 +106,20 @@ def _bubble(estimate: Estimate) -> str:
     return f"{idle:.1%} of the time idle, {overhead:.1%} over the ideal time ({estimate.micro_batches} micro-batches)"
 
 
-def _memory_lines(memory: Memory, capacity: int | None, *, width: int) -> list[str]:
-    rows = [[line.part, show_bytes(line.size_bytes), clean(line.formula)] for line in memory.lines]
+def _band(memory: Memory) -> tuple[str, str]:
     low, high = (show_bytes(memory.total_bytes * (1 + sign * memory.error_share)) for sign in (-1, 1))
-    band = f"{low} to {high} ({memory.error_share:.0%} either way: {clean(memory.error_source)})"
-    of = "" if capacity is None else f" of {show_bytes(capacity)}"
-    rows.append(["total", show_bytes(memory.total_bytes), f"{of.strip()}{': ' if of else ''}{band}"])
+    return low, high
+
+
+def _memory_lines(memory: Memory, capacity: int | None, *, width: int) -> list[str]:
+    """The total in GiB too: PyTorch and nvidia-smi count in powers of two."""
+    rows = [[line.part, show_bytes(line.size_bytes), clean(line.formula)] for line in memory.lines]
+    of = "" if capacity is None else f", of {show_bytes(capacity)}"
+    rows.append(["total", show_bytes(memory.total_bytes), f"= {memory.total_bytes / GIB:.1f} GiB{of}"])
     lines = [f"Memory of the most loaded GPU (pipeline stage {memory.stage})", *_left_right_left(rows)]
+    low, high = _band(memory)
+    expect = f"{low} to {high}, {memory.error_share:.0%} either way: {memory.error_source}"
+    lines += hang("expect        ", expect, width=width, indent=2)
     if memory.not_modelled:
         lines += hang("not modelled  ", "; ".join(memory.not_modelled), width=width, indent=2)
     return lines
@@ -69,8 +131,8 @@ def _left_right_left(rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"  {row[0].ljust(first)}  {row[1].rjust(second)}  {row[2]}".rstrip() for row in rows]
 
 
-def _ledger_lines(plan: Plan, ledger: Sequence[Traffic]) -> list[str]:
-    rows = [["axis", "for", "collective", "calls", "message", "sent", "in a domain", "across", "leaves it", "waits"]]
+def _ledger_lines(plan: Plan, ledger: Sequence[Traffic], *, width: int) -> list[str]:
+    rows = [["axis", "for", "collective", "calls", "message", "sent", "inside", "outside", "leaves", "waits"]]
     for row in ledger:
         footprint = plan.footprints.get(row.axis)
         crosses = "?" if footprint is None else "yes" if max(footprint.domains) > 1 else "no"
@@ -88,7 +150,8 @@ def _ledger_lines(plan: Plan, ledger: Sequence[Traffic]) -> list[str]:
                 "yes" if row.exposed else "overlaps",
             ]
         )
-    return ["Communication of one GPU in one step (predicted)", *columns(rows, left=3)]
+    legend = hang("inside, outside: ", _LEGEND, width=width, indent=2)
+    return ["Communication of one GPU in one step", *columns(rows, left=3), *legend]
 
 
 def _seconds(seconds: float | None) -> str:
@@ -102,7 +165,7 @@ def _step_lines(step: StepTime, *, width: int) -> list[str]:
         if value > 0
     ]
     rows.append(["total", show_seconds(step.total_s), ""])
-    lines = ["Time of one step (predicted)", *columns(rows)]
+    lines = ["Time of one step", *columns(rows)]
     low, high = show_seconds(step.low_s), show_seconds(step.high_s)
     lines += hang("expect   ", f"{low} to {high}: {step.range_source}", width=width, indent=2)
     mfu = f"MFU {step.mfu:.1%}, HFU {step.hfu:.1%} of {step.peak_flops_per_gpu / 1e12:.0f} TFLOP/s per GPU"

@@ -1,11 +1,15 @@
 """A plan as text and as a document."""
 
 import json
+import re
+
+import pytest
 
 from preflight.model import Finding, Verdict, to_json
 from preflight.plan.build import build_plan
 from preflight.report.plan import plan_document, plan_text
 from tests.builders import make_job, make_plan
+from tests.plan.test_ledger import LLAMA_70B
 
 
 def test_the_document_keeps_unknown_values_as_null():
@@ -40,3 +44,34 @@ def test_a_plan_without_groups_and_without_known_memory_says_so():
 def test_names_from_elsewhere_cannot_steer_the_terminal():
     plan = build_plan(make_job(nodes=None, gpus_per_node=None, tp=1), node_names=["a\x1b[2J"], gpus_per_node=1)
     assert "\x1b" not in plan_text(plan)
+
+
+def test_the_answers_stand_first_with_their_bands():
+    text = plan_text(make_plan(tp=8, pp=4, model=LLAMA_70B, zero_stage=1, sequence_parallel=True))
+    answers = text.split("Estimate (predicted)\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split("  ")[1] for line in answers] == ["memory", "step time", "pipeline bubble"]
+    assert "of 80.0 GB per GPU, expect" in answers[0]
+    assert "MFU" in answers[1]
+
+
+@pytest.mark.parametrize(
+    ("job", "name", "missing"),
+    [
+        ({}, "memory", "ffn_size, attention_heads, vocab_size"),
+        ({"model": LLAMA_70B, "seq_length": None}, "memory", "seq_length"),
+        ({"model": LLAMA_70B, "micro_batch_size": None}, "step time", "micro_batch_size"),
+        ({"model": LLAMA_70B, "micro_batches": None}, "step time", "micro_batches or global_batch_size"),
+        ({"model": LLAMA_70B, "gpu": None}, "step time", "[hardware] gpu"),
+        ({"model": LLAMA_70B, "gpu": "NVIDIA L40S"}, "step time", "a profile of the GPU"),
+        ({"model": LLAMA_70B | {"experts": 8, "dense_layers": 2}}, "memory", "experts_per_token, expert_ffn_size"),
+    ],
+)
+def test_what_is_not_estimated_says_what_it_would_need(job, name, missing):
+    text = plan_text(make_plan(**{"tp": 8, "pp": 4, **job}))
+    assert re.search(rf"^  {name} +not estimated: needs {re.escape(missing)}", text, re.MULTILINE)
+
+
+def test_a_state_larger_than_a_gpu_leaves_nothing():
+    text = plan_text(make_plan(tp=1, pp=1))
+    assert "nothing: 1.04 TB more than the 80.0 GB of a GPU" in text
+    assert "-" not in text.split("left for the rest")[1].split("\n")[0]
