@@ -1,7 +1,7 @@
 """A ranked list of layouts for a model and a cluster: what fits, fastest first, and why the next one loses."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from preflight.errors import ConfigError
@@ -23,6 +23,8 @@ SAFE, TIGHT, TOO_LARGE = 0, 1, 2  # fits with room; by less than the estimate's 
 
 __all__ = ["advise_layouts", "cluster_of", "rank_layouts", "wants_layouts"]
 
+Merit = Callable[[Score], tuple[float, ...]]
+
 
 def advise_layouts(
     job: Job, judged: Judged, *, limit: int = 8, topology: Topology | None = None
@@ -30,7 +32,7 @@ def advise_layouts(
     """Layouts of the job's model on its cluster, best first, at most `limit`.
 
     Open are the degrees, virtual stages, ZeRO stage and micro-batches; what the plan file gives besides stays. Layouts that
-    the checks refuse are left out; where they refuse all, the list shows what they refuse. The list ends with what would be faster but may not or does not fit
+    the checks refuse are left out; where they refuse all, the list shows what they refuse, the smallest first where none fits into memory. The list ends with what would be faster but may not or does not fit
     into memory, to show what memory costs. `topology`: which nodes share an NVLink domain, beyond what the plan file says. Raises ConfigError where the plan file doesn't tell the
     number of GPUs, or no layout is possible at all.
     """
@@ -57,7 +59,7 @@ def advise_layouts(
             advices.append(made)
             before = score
     if not advices:
-        return _refused(safe or scores, judged, topology, limit)
+        return _refused(safe or rank_layouts(job, cluster, by=smallness), judged, topology, limit)
     for score in tempting:
         made = _judged(score, before, judged, topology)
         if made is not None:
@@ -119,17 +121,18 @@ def nodes_per_domain(domains: Sequence[str | None] | None) -> int:
     return math.gcd(*runs)
 
 
-def rank_layouts(job: Job, cluster: Cluster) -> list[Score]:
-    """For each set of degrees its best variant, and the best that is short of memory if it is faster; best first."""
+def rank_layouts(job: Job, cluster: Cluster, *, by: Merit | None = None) -> list[Score]:
+    """For each set of degrees its best variant, and the best that is short of memory if it is faster; best first. `by`: None, merit."""
+    by = by or merit
     best: dict[tuple[int, ...], Score] = {}
     for option in layout_options(job, cluster):
         score = score_layout(job, *option, cluster)
         if score is None:
             continue
         key = (room(score), *(score.degrees[axis] for axis in ("tp", "cp", "pp", "ep")))
-        if key not in best or merit(score) < merit(best[key]):
+        if key not in best or by(score) < by(best[key]):
             best[key] = score
-    return sorted(best.values(), key=merit)
+    return sorted(best.values(), key=by)
 
 
 def room(score: Score) -> int:
@@ -145,6 +148,11 @@ def merit(score: Score) -> tuple[float, ...]:
         idle = score.idle_share > idle_target(score.job)
         return (room(score), 0.0, idle, *simple, score.idle_share, score.memory_bytes)
     return (room(score), -score.tokens_per_s, *simple)
+
+
+def smallness(score: Score) -> tuple[float, ...]:
+    """Smaller is better: bytes per GPU, then merit."""
+    return (score.memory_bytes, *merit(score))
 
 
 def _judged(score: Score, before: Score | None, judged: Judged, topology: Topology | None) -> LayoutAdvice | None:

@@ -25,7 +25,9 @@ _TERMS = {
 def strength(score: Score) -> str:
     """What speaks for a layout: its memory, its bubble, its share of arithmetic."""
     parts = []
-    if score.capacity is not None and score.fits:
+    if score.fits is False:
+        parts.append(_too_large(score))
+    elif score.capacity is not None and score.fits:
         parts.append(f"fits with {show_bytes(score.capacity - score.memory_bytes)} to spare")
     parts.append(f"{score.idle_share:.1%} idle" if score.degrees["pp"] > 1 else "no pipeline bubble")
     if score.step is not None:

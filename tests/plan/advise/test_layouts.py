@@ -19,6 +19,7 @@ from preflight.plan.advise.options import (
 )
 from preflight.plan.advise.score import score_layout
 from preflight.plan.build import build_plan
+from preflight.report.advice import layouts_text
 from tests.builders import make_job
 from tests.plan.advise.judging import by_all_checks
 from tests.plan.advise.models import DEEPSEEK_V3, LLAMA_70B, gpt, job_for
@@ -262,3 +263,22 @@ def test_where_the_launcher_spoils_every_layout_the_list_says_what_is_refused():
     spoilt = [layout for layout in layouts if layout.degrees["tp"] > 1]
     assert all(layout.tally.fail for layout in spoilt)
     assert all(any("tp_in_nvlink_domain" in text for text in layout.left) for layout in spoilt)
+
+
+def test_where_nothing_fits_the_list_begins_with_what_comes_nearest_and_says_so():
+    shape = {
+        "layers": 126,
+        "hidden_size": 16384,
+        "ffn_size": 53248,
+        "attention_heads": 128,
+        "kv_heads": 8,
+        "vocab_size": 128256,
+    }
+    job = job_for(shape, batch=512, nodes=1, gpus_per_node=8)
+    layouts = advise_layouts(job, by_all_checks)
+    sizes = [layout.memory_bytes for layout in layouts]
+    assert not any(layout.fits for layout in layouts)
+    assert sizes == sorted(sizes)
+    assert sizes[0] < 1.5e12  # 405e9 weights over 8 GPUs cannot take less than 0.3e12 for weights and gradients
+    assert layouts[0].strength.startswith("memory: needs")
+    assert layouts_text(layouts).startswith("No layout fits")
