@@ -66,19 +66,23 @@ def _judge_estimate(plan: Plan, estimate: Memory, memory: int, source: str, limi
     lines = ", ".join(f"{line.part} {show_bytes(line.size_bytes)}" for line in estimate.lines)
     left_out = f"; not counted: {', '.join(estimate.not_modelled)}" if estimate.not_modelled else ""
     stage = f", stage {estimate.stage}" if plan.degrees["pp"] > 1 else ""
+    if memory < total <= surely:
+        source += ", a data sheet's GB, which are nearly GiB"
     return Finding(
         check=NAME,
         subject="memory",
         verdict=verdict,
         observed=f"estimate {show_bytes(total)} of {show_bytes(memory)} per GPU ({source}{stage}): {lines}{left_out}",
         expected=_expected(estimate, limits),
-        remedy="" if verdict is Verdict.PASS else _savings(plan, estimate),
+        remedy=""
+        if verdict is Verdict.PASS
+        else _savings(plan, estimate, (total if total > surely else most) - memory),
         blames=None if verdict is Verdict.PASS else Part(kind="plan", name="parallel"),
     )
 
 
-def _savings(plan: Plan, estimate: Memory) -> str:
-    """What the plan file could change, what saves most first."""
+def _savings(plan: Plan, estimate: Memory, missing: float) -> str:
+    """What the plan file could change, what saves most first, so that `missing` bytes are saved. Savings are rough: whether all of them together reach so far is said."""
     parallel, training, degrees = plan.job.parallel, plan.job.training, plan.degrees
     size = {line.part: line.size_bytes for line in estimate.lines}
     replicas = degrees["dp"] * degrees["cp"]
@@ -95,8 +99,14 @@ def _savings(plan: Plan, estimate: Memory) -> str:
         )
     if (training.micro_batch_size or 1) > 1:
         options.append((size["activations"] * 0.5, "a smaller micro_batch_size"))
+    if degrees.get("dp_replicate", 1) > 1 and parallel.zero_stage in {None, 3}:
+        state = size["parameters"] + size["gradients"] + size["optimizer"]
+        options.append((state / 2, "a larger dp_shard in place of dp_replicate"))
     best = [text for _, text in sorted(options, reverse=True)[:3]]
-    return ", or ".join([*best, f"raise tp x pp above {degrees['tp'] * degrees['pp']}"])
+    split = f"raise tp x pp above {degrees['tp'] * degrees['pp']}"
+    if best and sum(saved for saved, _ in options) < missing:
+        return f"{split}: {show_bytes(missing)} are too much, and these save less even together: {', '.join(best)}"
+    return f"save {show_bytes(missing)}: " + ", or ".join([*best, split])
 
 
 def _judge_state(plan: Plan, state: int, memory: int, source: str, limits: dict[str, float]) -> Finding:

@@ -143,13 +143,34 @@ def test_an_estimate_shows_its_lines_its_band_and_what_it_leaves_out():
 def test_an_estimate_that_does_not_fit_is_told_what_saves_most():
     finding = judge_estimate(90)
     assert finding.remedy == (
-        'recompute = "full", or sequence_parallel = true, or zero_stage = 1 (optimizer state shared by 2 ranks), or raise tp x pp above 32'
+        'save 10.0 GB: recompute = "full", or sequence_parallel = true, or zero_stage = 1 (optimizer state shared by 2 ranks), or raise tp x pp above 32'
     )
 
 
 def test_savings_that_are_in_use_are_not_proposed():
     finding = judge_estimate(90, zero_stage=1, sequence_parallel=True, dp=2, training={"recompute": "full"})
-    assert finding.remedy == "raise tp x pp above 32"
+    assert finding.remedy == "save 10.0 GB: raise tp x pp above 32"
+
+
+def test_savings_that_are_not_enough_together_are_not_offered_as_a_cure():
+    finding = judge_estimate(160, zero_stage=1, sequence_parallel=True, capacity_gb=40)
+    assert (
+        finding.remedy
+        == 'raise tp x pp above 32: 120 GB are too much, and these save less even together: recompute = "full"'
+    )
+
+
+def test_where_weights_are_replicated_more_shards_are_offered():
+    finding = judge_estimate(90, framework="torchtitan", dp_replicate=8, dp_shard=8, tp=1, pp=1)
+    assert "a larger dp_shard in place of dp_replicate" in finding.remedy
+    assert "dp_shard" not in judge_estimate(90, framework="torchtitan", dp_shard=64, tp=1, pp=1).remedy
+
+
+def test_a_warning_about_a_size_above_the_data_sheets_says_why_it_is_no_refusal():
+    finding = judge_estimate(82, None, gpu="H100-80GB")
+    assert finding.verdict is Verdict.WARN
+    assert "nearly GiB" in finding.observed
+    assert "nearly GiB" not in judge_estimate(75, None, gpu="H100-80GB").observed
 
 
 def test_the_band_can_be_widened():
