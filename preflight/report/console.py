@@ -3,6 +3,7 @@
 Plain strings; the caller knows the terminal's width and whether it wants colour. Everything from elsewhere is cleaned.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 from preflight.model import Answer, Evidence, Finding, Report, Verdict
@@ -174,10 +175,13 @@ def _in_full(check: str, findings: Sequence[Finding], *, width: int, color: bool
     for f in findings:
         kind, confidence = (f.blames.kind, f.blames.confidence) if f.blames else ("", "")
         alike.setdefault((f.observed, f.expected, f.remedy, f.need, kind, confidence), []).append(f)
-    lines: list[str] = []
+    causes: dict[tuple[str, ...], list[list[Finding]]] = {}
     for number, some in enumerate(alike.values()):
+        causes.setdefault(_cause(some[0]) or (str(number),), []).append(some)
+    lines: list[str] = []
+    for number, (some, *others) in enumerate(causes.values()):
         if number == MAX_SHOWN:
-            rest = sum(map(len, alike.values())) - sum(map(len, list(alike.values())[:MAX_SHOWN]))
+            rest = sum(len(some) for groups in list(causes.values())[MAX_SHOWN:] for some in groups)
             lines.append(f"{' ' * _WORD}... and {rest} more of {clean(check)}: see --format json")
             break
         first = some[0]
@@ -190,11 +194,31 @@ def _in_full(check: str, findings: Sequence[Finding], *, width: int, color: bool
             ("expected", first.expected),
             ("blames", _blamed(some)),
             ("remedy", first.remedy),
+            ("likewise", ",".join(_fold(group) for group in _by_size(others))),
         ]
         for label, text in details:
             if text:
                 lines += hang(label.ljust(_LABEL), text, width=width, indent=_WORD)
     return lines
+
+
+def _cause(finding: Finding) -> tuple[str, ...]:
+    """What findings of one cause in the plan have in common: the key it blames and, but for numbers, the remedy. Empty: not blamed on the plan.
+
+    One wrong key sets many groups apart: the first of them is shown whole, of the others ("likewise") only who they are.
+    """
+    part = finding.blames
+    if part is None or part.kind != "plan":
+        return ()
+    remedy = re.sub(r"^as for [^:]*: ", "", finding.remedy)
+    return part.name, part.confidence, finding.need, re.sub(r"[0-9]+", "0", remedy)
+
+
+def _by_size(groups: Sequence[Sequence[Finding]]) -> list[list[Finding]]:
+    """Single subjects together, so that they fold; those that already stand for many ("tp[8-31]") by themselves."""
+    flat = [finding for group in groups for finding in group]
+    single = [finding for finding in flat if "[" not in finding.subject]
+    return [some for some in (single, *([finding] for finding in flat if "[" in finding.subject)) if some]
 
 
 def _blamed(findings: Sequence[Finding]) -> str:

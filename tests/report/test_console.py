@@ -215,3 +215,39 @@ def test_no_line_is_wider_than_the_terminal():
 
 def test_a_report_of_a_date_that_no_calendar_has_still_prints():
     assert "no calendar" in report_text(make_report(started_at_s=1e300))
+
+
+def of_group(subject, **changes):
+    numbers = {"observed": f"ranks of {subject} on 8 nodes", "remedy": f"place ranks of {subject} in one domain"}
+    part = Part(kind="plan", name="launch.distribution")
+    return Finding(
+        check="tp",
+        subject=subject,
+        verdict=Verdict.FAIL,
+        expected="one domain",
+        **{"blames": part, **numbers, **changes},
+    )
+
+
+def test_groups_that_one_key_of_the_plan_sets_apart_are_shown_once_and_named():
+    rolled = of_group("tp[8-31]", remedy="as for tp0: place ranks of tp8 in one domain")
+    text = findings_text([*(of_group(f"tp{i}") for i in range(8)), rolled])
+    assert text.count("FAIL") == 1
+    assert text.count("remedy") == 1
+    assert "likewise  tp[1-7],tp[8-31]" in text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"blames": Part(kind="plan", name="parallel.order")},
+        {"blames": Part(kind="gpu", name="n1/gpu0")},
+        {"blames": None},
+        {"remedy": "something else"},
+        {"need": "advisory"},
+    ],
+)
+def test_findings_of_other_causes_stay_whole(changes):
+    assert findings_text([of_group("tp0"), of_group("tp1", **changes)]).count("FAIL") == 2
+    if changes.get("blames", 0) != Part(kind="plan", name="parallel.order") and "blames" in changes:
+        assert findings_text([of_group("tp0", **changes), of_group("tp1", **changes)]).count("FAIL") == 2
