@@ -10,8 +10,10 @@ from preflight.plan.importers.facts import Facts
 MAX_HOSTS = 2**20
 MAX_TEXT = 200  # characters of a text in a plan file; a longer list of hosts stays in its own file
 
-_SLOTS = re.compile(r"(\S{1,255})[ \t]+slots[ \t]*=[ \t]*(\d{1,6})[ \t]*(?:max[-_]slots=\d+)?[ \t]*")
-_RANK = re.compile(r"rank[ \t]+(\d{1,9})[ \t]*=[ \t]*(\S{1,255})[ \t]+slots?[ \t]*=[ \t]*(\S{1,100})[ \t]*")
+_SLOTS = re.compile(r"([A-Za-z0-9][\w.\-]{0,254})[ \t]+slots[ \t]*=[ \t]*(\d{1,6})[ \t]*(?:max[-_]slots=\d+)?[ \t]*")
+_RANK = re.compile(
+    r"rank[ \t]+(\d{1,9})[ \t]*=[ \t]*([A-Za-z0-9][\w.\-]{0,254})[ \t]+slots?[ \t]*=[ \t]*(\S{1,100})[ \t]*"
+)
 
 
 def _rows(text: str) -> list[tuple[int, str]]:

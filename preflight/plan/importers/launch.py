@@ -3,8 +3,10 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from preflight.plan.importers.accelerate import read_accelerate
 from preflight.plan.importers.commands import Invocation, parse
 from preflight.plan.importers.facts import Fact, Facts, Options, short
+from preflight.plan.importers.tree import Lines
 
 
 def options_of(words: Sequence[str], line: int, name: str, program: str) -> Options:
@@ -69,6 +71,10 @@ def _read_slurm(slurm: Options, facts: Facts, other: str | None) -> tuple[Fact |
         )
         if fact and numbers and (key != "gres" or "gpu" in str(fact.value)) and key != "gpus_per_task":
             return nodes, fact._replace(value=int(numbers[0])), slurm.number("ntasks_per_node")
+    total = slurm.raw("gpus")
+    number = re.fullmatch(r"(?:[A-Za-z][\w.\-]*:)?(\d{1,9})", str(total.value)) if total else None
+    if total and number and nodes and nodes.value and int(number[1]) % nodes.value == 0:
+        return nodes, total._replace(value=int(number[1]) // nodes.value), slurm.number("ntasks_per_node")
     return nodes, None, slurm.number("ntasks_per_node")
 
 
@@ -155,6 +161,23 @@ def _read_accelerate(options: Options, facts: Facts, nodes: Fact | None) -> None
     if file:
         facts.say("wants." + str(file.value).rsplit("/", 1)[-1], True, file.origin)
     _read_master(options.raw("main_process_ip"), facts)
+    _read_accelerate_flags(options, facts)
+
+
+def _read_accelerate_flags(options: Options, facts: Facts) -> None:
+    """What accelerate's configuration file says can be said on its command line too."""
+    kind = "DEEPSPEED" if options.on("use_deepspeed") else "FSDP" if options.on("use_fsdp") else None
+    fsdp = {name: fact.value for name, fact in options.said.items() if name.startswith("fsdp_")}
+    names = ("zero_stage", "gradient_accumulation_steps", "offload_optimizer_device", "deepspeed_config_file")
+    deepspeed = {name: options.said[name].value for name in names if name in options.said}
+    document: dict[str, object] = {"distributed_type": kind, "fsdp_config": fsdp, "deepspeed_config": deepspeed}
+    if "mixed_precision" in options.said:
+        document["mixed_precision"] = options.said["mixed_precision"].value
+    name, _, line = options.absent.rsplit(" default of ", 1)[0].rpartition(":")
+    found = read_accelerate(document, Lines("", name, int(line)))
+    for key, fact in found.values.items():
+        if not fact.default:
+            facts.say(key, fact.value, fact.origin)
 
 
 def _read_deepspeed(options: Options, facts: Facts, nodes: Fact | None, gpus: Fact | None) -> None:

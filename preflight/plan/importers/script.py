@@ -17,6 +17,7 @@ from preflight.plan.importers.megatron_names import ALIASES, FLAGS, KNOWN
 from preflight.plan.importers.overrides import read_overrides
 from preflight.plan.importers.shell import Script
 from preflight.plan.importers.shell_expand import marks, shown
+from preflight.plan.importers.trainer import read_trainer
 from preflight.plan.importers.tree import Lines
 
 MAX_OPTIONS = 50_000  # whose places are remembered
@@ -26,11 +27,6 @@ _SBATCH = re.compile(r"^[ \t]*#SBATCH[ \t]+(\S.*)$", re.MULTILINE)
 _SHORT = {"N": "nodes", "n": "ntasks", "w": "nodelist", "m": "distribution", "G": "gpus", "x": "exclude"}
 _OPTION = re.compile(r"(?<![\w-])--?([A-Za-z][\w-]{0,99})")
 _LAUNCHING = {"torchrun", "deepspeed", "accelerate", "mpirun"}
-# options of Hugging Face's Trainer
-_TRAINER = {
-    "per_device_train_batch_size": "training.micro_batch_size",
-    "gradient_accumulation_steps": "said.accumulation",
-}
 
 
 class _Places:
@@ -174,10 +170,10 @@ def _read_arguments(run: tuple[Invocation, int], places: _Places, name: str, scr
         facts.note(f"{name}:{line}: {variable} may add options{more}: its value is not in the file")
     if len(KNOWN & (set(said) | unknown)) >= 3:
         read_megatron(Options(said, f"{name}:{line} default of Megatron-LM", unknown), facts, name)
+    else:
+        read_trainer(Options(said, "", unknown), facts)
     facts.add(read_overrides(invocation.arguments, name, line))
     options = Options(said, "", unknown)
-    for key, field in _TRAINER.items():
-        facts.take(field, options.number(key))
     for key in ("deepspeed_config", "deepspeed", "config_file", "job.config_file", "config", "fsdp_config"):
         fact = options.raw(key)
         if fact and re.search(r"\.(json|ya?ml|toml)$", str(fact.value)):

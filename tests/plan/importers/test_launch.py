@@ -189,3 +189,35 @@ def test_a_manifest_without_gpus_says_so(read):
     imported = read(job__yaml="apiVersion: batch/v1\nkind: Job\nspec: {parallelism: 4}\n")
     assert any("asks for GPUs" in note for note in imported.notes)
     assert imported.document == {}
+
+
+def test_options_of_the_trainer_fill_what_deepspeeds_file_leaves_to_it(read):
+    config = '{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2}}'
+    command = "deepspeed --num_nodes 2 --num_gpus 8 run.py --deepspeed ds.json --per_device_train_batch_size 4"
+    script = f"#!/bin/bash\n{command} --gradient_accumulation_steps 2 --bf16 True --gradient_checkpointing True --max_seq_length 2048\n"
+    document = read(ds__json=config, job__sh=script).document
+    assert document["training"] == {
+        "micro_batch_size": 4,
+        "seq_length": 2048,
+        "precision": "bf16",
+        "recompute": "full",
+        "micro_batches": 2,
+    }
+    assert document["parallel"] == {"framework": "deepspeed", "zero_stage": 2}
+
+
+def test_flags_of_accelerate_launch_say_what_its_file_would(values):
+    flags = "--use_fsdp --fsdp_sharding_strategy FULL_SHARD --mixed_precision bf16 --num_machines 2 --num_processes 16"
+    said = values(job__sh=f"#!/bin/bash\naccelerate launch {flags} train.py\n")
+    assert (said["parallel.framework"], said["parallel.zero_stage"], said["training.precision"]) == ("fsdp", 3, "bf16")
+    assert (said["hardware.nodes"], said["hardware.gpus_per_node"]) == (2, 8)
+
+
+def test_gpus_in_all_are_spread_over_nodes(values):
+    assert values(job__slurm=head("--nodes=4", "--gpus=h100:32") + "make\n")["hardware.gpus_per_node"] == 8
+
+
+@pytest.mark.parametrize("text", ["a]b slots=8\n", "[] slots=8\nb slots=8\n", "a slots=8\n$(rm) slots=8\n"])
+def test_a_name_that_no_host_can_have_is_refused(read, text):
+    with pytest.raises(ConfigError):
+        read(hostfile=text)
