@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from preflight.cli.output import Format, print_text, terminal_width, wants_color
-from preflight.report.console import answer_line, findings_text
 from preflight.report.plan import plan_document, plan_json, plan_text
 
 if TYPE_CHECKING:
@@ -19,6 +18,8 @@ def print_plan(report: "Report", extras: "Extras", format_: Format) -> None:
         for part in plan_json(plan_document(plan, report.findings, report.answer) | extras.document):
             print_text(part)
         return
+    from preflight.report.console import answer_line, findings_text
+
     color, width = wants_color(), terminal_width()
     # a check without a run was not asked: it needs a cluster, or the plan file says "off", which stays in sight
     asked = {run.check for run in report.checks} | set(plan.job.rules)

@@ -1,15 +1,18 @@
 """How fast a plan of 131,072 ranks is laid out and judged, as a ratio within one run: a whole cold process beside Megatron-Core's RankGenerator.
 
 The process starts Python, reads the plan file, makes every kind of group that Megatron-Core creates, places the ranks, runs the checks and writes all of it
-as JSON. Of the peer only the groups are timed: not its start, not the import of torch and megatron (seconds), no output.
+as JSON. Of the peer only the groups are timed: not its start, not the import of torch and megatron (seconds), no output. Compared is the time of the
+processor, which both use one core of without ever waiting: so other work on the machine changes the ratio less. The time of the clock is shown beside it.
 """
 
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 import pytest
 
@@ -44,9 +47,15 @@ gpu = "H100-80GB"
 ROUNDS, AT_LEAST = 5, 20
 
 
+class Run(NamedTuple):
+    seconds: float
+    cpu_s: float
+    output: bytes
+
+
 @pytest.fixture
 def plan(tmp_path):
-    """Runs `preflight plan` on the plan as a process of its own: seconds, and what it printed. Bytecode is cached, as after any installation."""
+    """Runs `preflight plan` on the plan as a process of its own: what it took, and what it printed. Bytecode is cached, as after any installation."""
     path = tmp_path / "job.toml"
     path.write_text(PLAN)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -56,17 +65,23 @@ def plan(tmp_path):
     def run():
         command = [sys.executable, "-m", "preflight", "plan", str(path), "--format", "json"]
         with output.open("wb") as file:
-            began = time.perf_counter()
+            began, cpu_began = time.perf_counter(), cpu_of_children_s()
             subprocess.run(command, stdout=file, env=environment, check=True)
-            return time.perf_counter() - began, output.read_bytes()
+            return Run(time.perf_counter() - began, cpu_of_children_s() - cpu_began, output.read_bytes())
 
     return run
+
+
+def cpu_of_children_s() -> float:
+    """Of the processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_a_cold_plan_of_131072_ranks_is_much_faster_than_the_rank_generator_and_has_the_same_groups(
     plan, record_property
 ):
-    document = json.loads(plan()[1])
+    document = json.loads(plan().output)
     assert document["world_size"] == 131_072
     every = {**document["groups"], **document["composite_groups"]}
     ours, theirs = [], []
@@ -76,12 +91,14 @@ def test_a_cold_plan_of_131072_ranks_is_much_faster_than_the_rank_generator_and_
         assert {name: digest(groups) for name, groups in every.items()} == answer["groups"]
         assert len(every) == 14
         for _ in range(ROUNDS):  # alternating, so that a busy moment hits both
-            ours.append(plan()[0])
-            theirs.append(peer.ask(question)["seconds"])
-    ratio = statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
-    record_property("ratio", ratio)
+            ours.append(plan())
+            theirs.append(peer.ask(question))
+    cpu = statistics.median(b["cpu_s"] / a.cpu_s for a, b in zip(ours, theirs, strict=True))
+    clock = statistics.median(b["seconds"] / a.seconds for a, b in zip(ours, theirs, strict=True))
+    record_property("ratio", cpu)
     print(
-        f"\npreflight plan, 131,072 ranks, cold: {statistics.median(ours):.2f} s; RankGenerator, the same groups:"
-        f" {statistics.median(theirs):.2f} s; {ratio:.1f} times (median of {ROUNDS} pairs)"
+        f"\npreflight plan, 131,072 ranks, cold: {statistics.median(run.cpu_s for run in ours):.2f} s of the processor;"
+        f" RankGenerator, the same groups: {statistics.median(one['cpu_s'] for one in theirs):.2f} s;"
+        f" {cpu:.1f} times, by the clock {clock:.1f} times (medians of {ROUNDS} pairs)"
     )
-    assert ratio >= AT_LEAST
+    assert cpu >= AT_LEAST
