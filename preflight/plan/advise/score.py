@@ -10,8 +10,9 @@ from preflight.plan.advise.spans import block_footprints
 from preflight.plan.bubble import bubble_overhead, idle_share, schedule_of
 from preflight.plan.estimate import STATE_BYTES_PER_PARAMETER
 from preflight.plan.ledger import make_ledger
-from preflight.plan.memory import estimate_memory
+from preflight.plan.memory import estimate_memory, estimate_state
 from preflight.plan.rates import Rates
+from preflight.plan.shape import count_parameters
 from preflight.plan.steptime import estimate_step_time
 
 
@@ -31,7 +32,7 @@ class Cluster(NamedTuple):
 
 
 class Score(NamedTuple):
-    """A layout and its figures. `tokens_per_s` of the whole job; None where rates or shape are not known."""
+    """A layout and its figures. `memory_bytes`: of the training state alone where `memory` is None, for want of shape, batch or sequence length. `tokens_per_s` of the whole job; None where rates or shape are not known."""
 
     job: Job
     degrees: dict[str, int]
@@ -79,7 +80,10 @@ def score_layout(
         world_size=cluster.world_size,
     )
     total = micro_batches * size * degrees["dp"]
-    rule_of_thumb = -(-STATE_BYTES_PER_PARAMETER * job.model.parameters // (degrees["tp"] * degrees["pp"]))
+    least = -(-STATE_BYTES_PER_PARAMETER * job.model.parameters // (degrees["tp"] * degrees["pp"]))
+    if memory is None and count_parameters(job.model) is not None:
+        known = estimate_state(job, degrees, micro_batches)
+        least = least if known is None else known[0]
     tokens = None if training.seq_length is None else total * training.seq_length
     return Score(
         job=job,
@@ -88,7 +92,7 @@ def score_layout(
         global_batch_size=total,
         idle_share=idle_share(overhead),
         memory=memory,
-        memory_bytes=rule_of_thumb if memory is None else memory.total_bytes,
+        memory_bytes=least if memory is None else memory.total_bytes,
         capacity=cluster.memory_bytes,
         step=step,
         tokens_per_s=None if step is None or tokens is None else tokens / step.total_s,

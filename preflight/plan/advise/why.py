@@ -28,7 +28,12 @@ def strength(score: Score) -> str:
     if score.fits is False:
         parts.append(_too_large(score))
     elif score.capacity is not None and score.fits:
-        parts.append(f"fits with {show_bytes(score.capacity - score.memory_bytes)} to spare")
+        spare = show_bytes(score.capacity - score.memory_bytes)
+        parts.append(
+            f"fits with {spare} to spare"
+            if score.memory
+            else f"its state leaves {spare} for activations, which are not estimated"
+        )
     parts.append(f"{score.idle_share:.1%} idle" if score.degrees["pp"] > 1 else "no pipeline bubble")
     if score.step is not None:
         exposed = {name: value for name, value in score.step.terms.items() if name not in {"compute", "recompute"}}
@@ -89,7 +94,7 @@ def _coarser(before: Score, score: Score) -> str:
         return f"bubble: {score.idle_share:.1%} idle, before {before.idle_share:.1%}"
     for axis, cost in (
         ("pp", "stages"),
-        ("tp", "ranks per layer, which talk in every layer"),
+        ("tp", "ranks that talk in every layer"),
         ("cp", "parts of a sequence"),
     ):
         if score.degrees[axis] > before.degrees[axis]:

@@ -27,6 +27,10 @@ def resolve(facts: Facts) -> None:
     framework = facts.get("parallel.framework")
     if framework == "deepspeed" and "parallel.tp" not in facts.values:
         facts.note("tensor and pipeline parallel degrees of a DeepSpeed job stand in its program: they are taken as 1")
+    if framework in {"deepspeed", "fsdp"} and "training.recompute" not in facts.values:
+        facts.note(
+            'recomputation of activations stands in the program: none is reckoned with; write recompute = "full" under [training] if there is'
+        )
     for key, trivial in _TRIVIAL.items():
         fact = facts.values.get(key)
         if fact and fact.value == trivial and (fact.default or key in {"model.mtp_layers", "parallel.virtual_stages"}):

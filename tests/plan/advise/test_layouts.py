@@ -282,3 +282,14 @@ def test_where_nothing_fits_the_list_begins_with_what_comes_nearest_and_says_so(
     assert sizes[0] < 1.5e12  # 405e9 weights over 8 GPUs cannot take less than 0.3e12 for weights and gradients
     assert layouts[0].strength.startswith("memory: needs")
     assert layouts_text(layouts).startswith("No layout fits")
+
+
+def test_without_a_sequence_length_the_state_decides_with_what_is_sharded_and_the_list_says_so():
+    shape = LLAMA_70B | {"experts": 16, "experts_per_token": 2, "expert_ffn_size": 7168}
+    job = job_for(shape, batch=64)
+    job = msgspec.structs.replace(job, training=msgspec.structs.replace(job.training, seq_length=None))
+    layouts = advise_layouts(job, by_all_checks)
+    assert "activations, which are not estimated" in layouts[0].strength
+    for layout in layouts:
+        plan = build_plan(msgspec.structs.replace(job, parallel=layout.parallel, training=layout.training))
+        assert plan.estimate.state_bytes_per_gpu == layout.memory_bytes

@@ -237,3 +237,10 @@ def test_the_text_part_of_a_model_with_more_parts_is_taken(read):
     imported = read(config__json=json.dumps(config))
     assert imported.document["model"]["layers"] == 3
     assert any("the others are not counted" in note for note in imported.notes)
+
+
+def test_a_program_s_own_recomputation_is_asked_for(read):
+    config = '{"train_batch_size": 64, "zero_optimization": {"stage": 3}}'
+    assert any("recompute" in note for note in read(ds__json=config).notes)
+    rest = '[training]\nrecompute = "full"\n'
+    assert not any("recompute" in note for note in read(ds__json=config, rest__toml=rest).notes)
