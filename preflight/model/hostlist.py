@@ -18,11 +18,14 @@ def fold(names: Iterable[str]) -> str:
     numbered: dict[tuple[str, str, int], set[int]] = defaultdict(set)
     plain: set[str] = set()
     for name in names:
-        match = _NUMBER.match(name)
-        if match is None:
-            plain.add(name)
-            continue
-        prefix, digits, suffix = match.groups()
+        prefix = name.rstrip("0123456789")  # nearly every name ends with its number, and this is quicker than a pattern
+        digits, suffix = name[len(prefix) :], ""
+        if not digits or "\n" in name:
+            match = _NUMBER.match(name)
+            if match is None:
+                plain.add(name)
+                continue
+            prefix, digits, suffix = match.groups()
         width = len(digits) if digits[0] == "0" and len(digits) > 1 else 0
         numbered[prefix, suffix, width].add(int(digits))
     # n09 and n10 belong to one padded family: unpadded numbers of a padded width join it

@@ -37,14 +37,11 @@ def plan_json(document: dict[str, Any]) -> Iterator[str]:
     lists = ("groups", "composite_groups")
     rest = msgspec.json.format(msgspec.json.encode({k: v for k, v in document.items() if k not in lists}), indent=1)
     yield rest[:-2].decode()  # without the end of the object
-    lines: dict[int, str] = {}  # axes with the same groups share them
     for name in lists:
         yield f',\n "{name}": {{'
         for number, (axis, groups) in enumerate(document[name].items()):
             yield f'{"," if number else ""}\n  "{axis}": [\n   '
-            if id(groups) not in lines:
-                lines[id(groups)] = msgspec.json.encode(groups)[1:-1].replace(b"],[", b"],\n   [").decode("ascii")
-            yield lines[id(groups)]
+            yield msgspec.json.encode(groups)[1:-1].replace(b"],[", b"],\n   [").decode("ascii")
             yield "\n  ]"
         yield "\n }"
     yield "\n}\n"

@@ -81,7 +81,8 @@ def deal(counts: Sequence[int], size: int) -> tuple[tuple[int, ...], tuple[int, 
     size = min(size, most)
     # the usual case, without numpy: its import costs more than all the rest
     if min(counts) == most and most % size == 0:
-        turn = tuple(chain.from_iterable(zip(*[range(num_nodes)] * size, strict=True)))
+        nodes = tuple(range(num_nodes))  # each number made once: 131,072 new ones would take longer than all the rest
+        turn = tuple(chain.from_iterable(zip(*[nodes] * size, strict=True)))
         locals_of_turns = (tuple(range(first, first + size)) * num_nodes for first in range(0, most, size))
         return turn * (most // size), tuple(chain.from_iterable(locals_of_turns))
     import numpy as np
