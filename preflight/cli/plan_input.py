@@ -112,7 +112,7 @@ def parse_measured_memory(text: str) -> dict[str, int]:
     from typing import get_args
 
     from preflight.model import MemoryPart
-    from preflight.model.units import parse_bytes
+    from preflight.model.units import MEGA, parse_bytes
 
     known = ("total", *get_args(MemoryPart))
     measured = {}
@@ -125,6 +125,10 @@ def parse_measured_memory(text: str) -> dict[str, int]:
             measured[part] = parse_bytes(size.strip())
         except ValueError as error:
             raise UsageError(f"--measured-memory: {error}") from error
+        if measured[part] < MEGA:
+            raise UsageError(
+                f'--measured-memory: {size.strip()!r} is {measured[part]} bytes: give a unit, as in "71.9GiB"'
+            )
     return measured
 
 

@@ -2,6 +2,7 @@
 
 from preflight.errors import ConfigError
 from preflight.model import Comparison, Plan, StepTime, TermChange
+from preflight.model.units import show_bytes
 
 _NAMES = {
     "compute": "compute",
@@ -72,7 +73,7 @@ def _sentences(before: Plan, after: Plan, speedup: float, ideal: float, terms: l
     if before.job.model != after.job.model:
         said.append("the two plans train different models, so that tokens per second mean different work")
     if not terms:
-        return tuple(said)
+        return (*said, *_too_large(before, after))
     grown = sum(change.added for change in terms if change.added > 0)
     most = terms[0]
     share = "" if grown <= 0 else f", {most.added / grown:.0%} of what is lost"
@@ -80,6 +81,17 @@ def _sentences(before: Plan, after: Plan, speedup: float, ideal: float, terms: l
         f"{name_of(most.term)} eats most of the difference: {most.before:.3g} GPU-seconds per thousand tokens before,"
         f" {most.after:.3g} after{share}{_where(after, most.term)}"
     )
+    return (*said, *_too_large(before, after))
+
+
+def _too_large(*plans: Plan) -> tuple[str, ...]:
+    """A sentence for each plan that its GPUs could not hold: its step time is then that of larger ones."""
+    said: dict[str, None] = {}
+    for plan in plans:
+        memory, capacity = plan.estimate.memory, plan.estimate.gpu_memory_bytes
+        if memory is not None and capacity is not None and memory.total_bytes > capacity:
+            sizes = f"{show_bytes(memory.total_bytes)} of the {show_bytes(capacity)} of a GPU"
+            said[f"{plan.job.source} could not run on {plan.world_size} GPUs as it is: it takes {sizes}"] = None
     return tuple(said)
 
 

@@ -1,26 +1,13 @@
 """The estimated memory beside what a run reported, and the line that would explain the gap."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 
 from preflight.model import Memory, MemoryGap, MemoryLine
 from preflight.model.units import show_bytes
 
 # lines that are computed from formulas with room for doubt; the others follow from counts and precisions, so they are off by a factor or not at all
 _DOUBTFUL = ("activations", "buffers", "reserve")
-# what a state line is off by, and what that would mean
-_FACTORS: dict[str, tuple[tuple[float, str], ...]] = {
-    "parameters": ((2.0, "weights kept in twice the precision, or a second copy of them"),),
-    "gradients": (
-        (2.0, "gradients kept in fp32 in place of 16 bits"),
-        (0.5, "gradients kept in 16 bits in place of fp32"),
-        (0.0, "gradients sharded, or freed before the peak"),
-    ),
-    "optimizer": (
-        (0.5, "moments in 16 bits, or an optimizer with less state"),
-        (0.0, "optimizer state sharded over more ranks, or in host memory"),
-        (2.0, "optimizer state sharded over half as many ranks"),
-    ),
-}
 _CLOSE = 0.15  # how far from such a factor's bytes a gap may be and still be taken for it
 
 
@@ -71,14 +58,34 @@ def _explain(memory: Memory, gaps: Mapping[str, int], rest: int | None) -> tuple
     if abs(rest) <= band:
         return None, f"within the band of {memory.error_share * 100:.0f} %: nothing to explain"
     candidates = [line for line in memory.lines if line.part not in gaps]
-    for line in candidates:
-        for factor, meaning in _FACTORS.get(line.part, ()):
+    for line in sorted(candidates, key=lambda line: line.part == "parameters"):  # last: their precision is the surest
+        for factor, meaning in _factors(line):
             change = (factor - 1) * line.size_bytes
             if change and abs(rest - change) <= _CLOSE * abs(rest):
                 return line.part, f"{_signed(rest)}, as {meaning} would make it ({_signed(change)})"
     doubtful = [line for line in candidates if line.part in _DOUBTFUL and line.size_bytes + rest >= 0] or candidates
     least = max(doubtful, key=lambda line: line.size_bytes, default=None)
     return (None, f"{_signed(rest)} that no line explains") if least is None else (least.part, _change(least, rest))
+
+
+def _factors(line: MemoryLine) -> Iterator[tuple[float, str]]:
+    """By what a line of the state may be off, and what that would mean: only what its own formula, "(4) x ..." or "(12/d) x ...", leaves open."""
+    found = re.match(r"\(([0-9.]+)(?:/d)?\)", line.formula)
+    each, sharded = found[1] if found else None, "/d" in line.formula
+    if line.part == "parameters":
+        yield 2.0, "weights kept in fp32, or a second copy of them" if each == "2" else "a second copy of the weights"
+    elif line.part == "gradients":
+        if each == "2":
+            yield 2.0, "gradients kept in fp32 in place of 16 bits"
+        elif each == "4":
+            yield 0.5, "gradients kept in 16 bits in place of fp32"
+            yield 1.5, "gradients in 16 bits beside those in fp32"
+        yield 0.0, "gradients sharded, or freed before the peak"
+    elif line.part == "optimizer":
+        yield 0.5, "moments in 16 bits, or an optimizer with less state"
+        yield 0.0, "optimizer state sharded over more ranks, or in host memory"
+        if sharded:
+            yield 2.0, "optimizer state sharded over half as many ranks"
 
 
 def _change(line: MemoryLine, rest: int) -> str:

@@ -57,7 +57,13 @@ def test_each_term_s_cost_adds_up_to_all_gpu_seconds():
 def test_a_plan_beside_itself_scales_ideally_and_blames_nothing():
     comparison = compare(eight(), eight())
     assert (comparison.speedup, comparison.ideal, comparison.culprit) == (1, 1, None)
-    assert len(comparison.text) == 1
+    assert [text for text in comparison.text if "eats" in text] == []
+
+
+def test_a_plan_that_does_not_fit_its_gpus_is_told_and_one_that_does_is_not():
+    said = compare(eight(), plan(tp=8, pp=4, dp=2, zero_stage=1, sequence_parallel=True)).text
+    assert [text for text in said if "could not run" in text] == [said[-1]]
+    assert "could not run on 8 GPUs" in said[-1]
 
 
 def test_a_faster_gpu_is_expected_to_be_faster():
