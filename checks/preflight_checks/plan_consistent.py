@@ -95,6 +95,8 @@ def _schedule_faults(plan: Plan) -> Iterator[Fault]:
             "an even number of stages",
             f"use pp = {pp + 1} or another schedule",
         )
+    if pp > 1:
+        yield from _chunk_faults(plan)
     if pp == 1 or micro_batches is None:
         return
     if parallel.schedule == "dualpipe" and (micro_batches % 2 or micro_batches < 2 * pp):
@@ -120,6 +122,25 @@ def _schedule_faults(plan: Plan) -> Iterator[Fault]:
             f"{micro_batches} micro-batches with an interleaved schedule of {pp} stages, in {rounds} rounds",
             f"a multiple of the number of rounds, {rounds}",
             f"use {-(-micro_batches // pp) * pp} micro-batches, or set virtual_stages = 1",
+        )
+
+
+def _chunk_faults(plan: Plan) -> Iterator[Fault]:
+    """A schedule that is named has as many stages on a rank as it has, whatever virtual_stages says. DualPipe and ZBV have two of their own."""
+    schedule, chunks = plan.job.parallel.schedule, plan.job.parallel.virtual_stages
+    if chunks > 1 and schedule in {"gpipe", "1f1b", "zb-h1", "zb-h2"}:
+        yield Fault(
+            "parallel.schedule",
+            f"{schedule} with {chunks} virtual stages",
+            f"one stage per rank, since {schedule} has no more",
+            'set virtual_stages = 1, or schedule = "interleaved"',
+        )
+    if chunks == 1 and schedule == "interleaved":
+        yield Fault(
+            "parallel.schedule",
+            "an interleaved schedule with one virtual stage",
+            "two or more stages per rank",
+            "set virtual_stages = 2 or more, or leave schedule out",
         )
 
 
@@ -174,6 +195,14 @@ def _width_faults(plan: Plan) -> Iterator[Fault]:
 def _expert_faults(plan: Plan) -> Iterator[Fault]:
     """Rules about experts."""
     model, ep, etp = plan.job.model, plan.degrees["ep"], plan.degrees.get("etp", plan.degrees["tp"])
+    if model.experts is None and ep > 1 and model.ffn_size is not None and model.attention_heads is not None:
+        yield Fault(
+            "model.experts",
+            f"ep {ep}, but the shape in the plan file is of a model without experts",
+            "experts: Megatron asserts that num_experts is given, and without them memory and traffic are those of a dense model",
+            "write experts, experts_per_token and expert_ffn_size under [model], or set ep = 1",
+            Verdict.WARN,
+        )
     if model.experts is not None and model.experts % ep:
         yield Fault(
             "model.experts",
@@ -216,6 +245,14 @@ def _framework_faults(plan: Plan) -> Iterator[Fault]:
                 "an order that ends in pp, or as many expert replicas as dp",
                 "let pp be the outermost axis of the order, or set cp = 1",
             )
+    if parallel.optimizer_instances > 1 and not parallel.zero_stage:
+        yield Fault(
+            "parallel.optimizer_instances",
+            f"{parallel.optimizer_instances} instances of the distributed optimizer, which is not in use",
+            "the distributed optimizer",
+            "set zero_stage = 1 (--use-distributed-optimizer), or leave optimizer_instances out",
+            Verdict.WARN,
+        )
     if parallel.framework == "deepspeed" and pp > 1 and (parallel.zero_stage or 0) > 1:
         yield Fault(
             "parallel.zero_stage",

@@ -83,6 +83,8 @@ def test_a_passing_plan_shows_both_layouts():
         ({**MOE, "sequence_parallel": False}, "parallel.sequence_parallel", "set sequence_parallel = true"),
         ({"cp": 2, "tp": 4, "order": ("tp", "cp", "pp", "dp")}, "parallel.order", "let pp be the outermost axis"),
         ({**DEEPSPEED, "zero_stage": 2}, "parallel.zero_stage", "set zero_stage = 1"),
+        ({"schedule": "1f1b", "virtual_stages": 2}, "parallel.schedule", "set virtual_stages = 1"),
+        ({"schedule": "interleaved"}, "parallel.schedule", "set virtual_stages = 2"),
     ],
 )
 def test_what_the_framework_refuses_fails_with_the_smallest_change(job, subject, remedy):
@@ -99,6 +101,12 @@ def test_what_the_framework_refuses_fails_with_the_smallest_change(job, subject,
         pytest.param(MOE, "parallel.sequence_parallel", id="sequence parallelism is not said to be on"),
         pytest.param({**DEEPSPEED, "tp": 2, "pp": 1, "ep": 8}, "parallel.etp", id="DeepSpeed has three layouts"),
         pytest.param({**TITAN, "tp": 2, "pp": 1, "ep": 8, "etp": 2}, "parallel.etp", id="an older torchtitan"),
+        pytest.param(
+            {"tp": 1, "ep": 8, **model(ffn_size=28672, attention_heads=64)}, "model.experts", id="experts forgotten"
+        ),
+        pytest.param(
+            {"tp": 1, "optimizer_instances": 2}, "parallel.optimizer_instances", id="no distributed optimizer"
+        ),
     ],
 )
 def test_what_depends_on_things_that_the_plan_does_not_say_is_a_warning(job, subject):
