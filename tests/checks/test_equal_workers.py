@@ -49,5 +49,5 @@ def test_the_remedy_speaks_the_launchers_language():
 def test_measured_placements_are_judged_too():
     ranks = [Rank(rank=i, node=f"n{node}", node_rank=node, local_rank=0) for i, node in enumerate([0, 0, 1])]
     placement = Placement.of(ranks, source="measured", method="environment")
-    [finding] = CHECK.judge(make_evidence(plan=make_plan(placement=placement, tp=1)))
+    [finding] = CHECK.judge(make_evidence(plan=make_plan(placement=placement, tp=1, nodes=None)))
     assert finding.verdict is Verdict.WARN
