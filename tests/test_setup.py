@@ -64,6 +64,15 @@ def test_an_environment_whose_set_up_was_cut_short_counts_as_none(setup, stamp):
     assert setup.read_stamp() == {}
 
 
+@pytest.mark.parametrize(("code", "said"), [(0, ""), (1, "going on without megatron-core==")])
+def test_the_peer_of_the_tests_is_installed_without_dependencies_or_left_out(setup, monkeypatch, capsys, code, said):
+    asked = []
+    monkeypatch.setattr(setup, "pip", lambda *arguments, **_: asked.append(arguments) or code)
+    setup.get_megatron()
+    assert "--no-deps" in asked[0]
+    assert said in capsys.readouterr().out
+
+
 def test_a_pip_that_fails_ends_the_set_up_with_a_message_and_without_a_stamp(tmp_path):
     (tmp_path / "deploy" / "make").mkdir(parents=True)
     shutil.copy(ROOT / "deploy" / "make" / "setup.py", tmp_path / "deploy" / "make")

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from preflight.errors import ConfigError
 from preflight.plan.layout import lay_out
+from preflight.plan.planfile import job_of
 from tests.builders import make_job
 
 
@@ -219,6 +220,46 @@ def test_deepspeed_refuses(parallel, key, text):
 
 def test_a_topology_of_ones_own_is_laid_out_without_experts():
     assert groups_of(8, "deepspeed", tp=2, dp=2, pp=2, order=("dp", "tp", "pp"))["dp"][0] == (0, 1)
+
+
+def read(framework: str, **parallel):
+    model = {"parameters": "7B", "layers": 32}
+    return job_of({"model": model, "parallel": {"framework": framework, **parallel}}, "job.toml").parallel
+
+
+@pytest.mark.parametrize(
+    ("framework", "order"),
+    [
+        ("megatron", "tp-cp-pp-dp"),
+        ("megatron", "tp-cp-dp-pp-ep"),
+        ("torchtitan", "tp-cp-pp-dp_shard-dp_replicate"),
+        ("torchtitan", "tp-cp-pp-dp"),
+        ("deepspeed", "dp-tp-pp"),
+        ("fsdp", "dp_shard-tp"),
+    ],
+)
+def test_a_plan_file_may_order_the_axes_that_its_framework_has(framework, order):
+    assert read(framework, order=order).order == tuple(order.split("-"))
+
+
+@pytest.mark.parametrize(
+    ("framework", "order", "example"),
+    [
+        ("megatron", "tp-dp_shard", "tp-cp-ep-dp-pp"),
+        ("torchtitan", "tp-efsdp-pp", "tp-cp-dp_shard-dp_replicate-pp"),
+        ("deepspeed", "tp-cp-dp-pp", "tp-dp-pp"),
+        ("fsdp", "tp-dp-pp", "tp-cp-dp_shard-dp_replicate"),
+    ],
+)
+def test_a_plan_file_may_not_order_axes_of_another_framework(framework, order, example):
+    with pytest.raises(ConfigError, match="each at most once") as refused:
+        read(framework, order=order)
+    assert (refused.value.key, example in refused.value.remedy) == ("parallel.order", True)
+
+
+def test_a_plan_file_says_who_lays_experts_of_deepspeed_out():
+    assert read("deepspeed", auto_ep=True).auto_ep is True
+    assert read("deepspeed").auto_ep is None
 
 
 small = st.sampled_from([1, 2, 3, 4])
