@@ -74,7 +74,17 @@ def pytest_report_header():
     from importlib.metadata import PackageNotFoundError, version
 
     found = []
-    for name in ("torch", "megatron-core", "aiohttp", "msgspec", "click", "numpy", "psutil", "nvidia-ml-py", "prometheus-client"):
+    for name in (
+        "torch",
+        "megatron-core",
+        "aiohttp",
+        "msgspec",
+        "click",
+        "numpy",
+        "psutil",
+        "nvidia-ml-py",
+        "prometheus-client",
+    ):
         try:
             found.append(f"{name} {version(name)}")
         except PackageNotFoundError:
