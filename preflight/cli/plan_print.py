@@ -3,7 +3,10 @@
 from typing import TYPE_CHECKING
 
 from preflight.cli.output import Format, print_text, terminal_width, wants_color
+from preflight.model import Verdict
 from preflight.report.plan import plan_document, plan_json, plan_text
+
+_BAD = (Verdict.FAIL, Verdict.WARN)
 
 if TYPE_CHECKING:
     from preflight.cli.plan_extras import Extras
@@ -28,6 +31,7 @@ def print_plan(report: "Report", extras: "Extras", format_: Format) -> None:
     others = len(report.findings) - len(shown)
     if others:
         findings += f"{others} more checks need a cluster: preflight run\n"
+    findings += _hint(report, extras)
     parts = [
         plan_text(plan, width=width),
         *extras.texts,
@@ -35,3 +39,13 @@ def print_plan(report: "Report", extras: "Extras", format_: Format) -> None:
         f"{answer_line(report, color=color)}\n",
     ]
     print_text("\n".join(parts))
+
+
+def _hint(report: "Report", extras: "Extras") -> str:
+    """Where a placement is bad and nobody asked what to change: how to ask."""
+    blamed = {
+        finding.blames.name for finding in report.findings if finding.verdict in _BAD and finding.blames is not None
+    }
+    if {"advice", "layouts"} & set(extras.document) or not any(name.startswith("launch.") for name in blamed):
+        return ""
+    return "for the smallest change that mends the placement: --advise\n"

@@ -20,7 +20,7 @@ PIPE_BUF = 4096  # Linux, pipe(7): a write of at most this many bytes to a pipe 
 )
 @click.option("--timeout", "timeout_s", type=float, default=20.0, show_default=True, help="Seconds for the GPU driver.")
 def command(out: Path | None, timeout_s: float) -> int:
-    r"""Say where this rank is: host, boot id, GPU, NVLink domain. Start it as the job is started:
+    """Say where this rank is: host, boot id, GPU, NVLink domain. Start it as the job is started:
 
     \b
       srun preflight ranks > ranks.jsonl
@@ -28,7 +28,7 @@ def command(out: Path | None, timeout_s: float) -> int:
       mpirun ... preflight ranks > ranks.jsonl
 
     Then `preflight plan job.toml --ranks ranks.jsonl` judges the job where its ranks really are.
-    """
+    """  # noqa: D301 - \b is the character by which click leaves a paragraph as it is
     from preflight.discover.rank import this_rank
 
     if not 0 < timeout_s <= MAX_TIMEOUT_S:

@@ -51,7 +51,7 @@ def plan_text(plan: Plan, *, width: int = 100) -> str:
     """Layout, groups and estimate as tables; the findings and the answer are the caller's."""
     placement = _placement(plan)
     shown = " or ".join(map(str, sorted(set(plan.placement.ranks_per_node), reverse=True)))
-    size = f"{plan.world_size} ranks on {placement['num_nodes']} nodes x {shown}"
+    size = f"{plan.world_size} ranks on {placement['num_nodes']} node{'s' if placement['num_nodes'] != 1 else ''} x {shown}"
     lines = [
         f"plan {clean(plan.job.source)}: {size}, {plan.job.parallel.framework} order {'-'.join(plan.order)}",
         f"placement {placement['source']}, {clean(placement['method'])}: {clean(placement['nodes'])}",

@@ -368,3 +368,12 @@ class TestWhatNoImportedFileSays:
     def test_nodes_of_the_command_line_go_before_those_of_a_plan_file(self, plan_json):
         _, document = plan_json(PLANS / "dense-70b-64gpu.toml", "--nodes", 4, "--gpus-per-node", 16)
         assert (document["placement"]["num_nodes"], document["world_size"]) == (4, 64)
+
+
+def test_a_bad_placement_points_to_the_advice_and_a_good_one_or_the_advice_itself_does_not(plan):
+    hint = "smallest change that mends the placement: --advise"
+    shown = plan(LLAMA, "--distribution", "cyclic")[1]
+    assert hint in shown
+    assert shown.splitlines()[-1].startswith("no-go: ")  # the answer stays the last line
+    assert hint not in plan(LLAMA, "--distribution", "cyclic", "--advise")[1]
+    assert hint not in plan(LLAMA)[1]

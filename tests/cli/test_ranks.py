@@ -147,3 +147,10 @@ def test_a_plan_is_judged_where_its_ranks_really_are(tmp_path, capsys):
     assert code == 10
     assert set(failed) == {"tp_in_nvlink_domain", "ranks_match"}
     assert failed["ranks_match"]["observed"].startswith("rank 1: predicted node n0 local rank 1, found node n1")
+
+
+def test_the_help_keeps_one_example_a_line(capsys):
+    run_command_line(["ranks", "--help"])
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "srun preflight ranks > ranks.jsonl" in lines
+    assert "mpirun ... preflight ranks > ranks.jsonl" in lines
