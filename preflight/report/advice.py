@@ -15,7 +15,7 @@ MAX_LEFT = 4
 def advice_text(advices: Sequence[Advice]) -> str:
     """Each repair with its verdicts before and after; one line if there is none."""
     if not advices:
-        return "Advice\n  none: nothing that we know of would make this placement better\n"
+        return "Advice\n  none: no other placement, and no change that we try, makes it better; what else to do stands in the findings\n"
     lines = ["Advice, the smallest change first; each was laid out and judged again"]
     for number, advice in enumerate(advices, 1):
         lines += _advice(number, advice)
