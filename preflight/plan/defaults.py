@@ -36,14 +36,12 @@ def element_bytes(job: Job) -> int:
 
 def gradient_bytes(job: Job) -> int:
     """Bytes of one gradient as it is reduced. Megatron: fp32 with bf16 (and fp8) weights, fp16 with fp16 weights; torchtitan reduces in fp32; DeepSpeed
-    and FSDP2 in the precision of the weights; without sharding accelerate uses DDP with autocast, whose weights and gradients are fp32.
+    and FSDP2 in the precision of the weights.
     """
     training = job.training
     if training.gradient_bytes is not None:
         return training.gradient_bytes
     if training.precision == "fp32" or job.parallel.framework == "torchtitan":
-        return 4
-    if job.parallel.framework == "fsdp" and zero_stage(job) == 0:
         return 4
     if job.parallel.framework == "megatron":
         return 2 if training.precision == "fp16" else 4
