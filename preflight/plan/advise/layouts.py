@@ -34,9 +34,19 @@ def advise_layouts(
     Open are the degrees, virtual stages, ZeRO stage and micro-batches; what the plan file gives besides stays. Layouts that
     the checks refuse are left out; where they refuse all, the list shows what they refuse, the smallest first where none fits into memory. The list ends with what would be faster but may not or does not fit
     into memory, to show what memory costs. `topology`: which nodes share an NVLink domain, beyond what the plan file says. Raises ConfigError where the plan file doesn't tell the
-    number of GPUs, or no layout is possible at all.
+    number of GPUs or their memory, or no layout is possible at all.
     """
     cluster = cluster_of(job, topology)
+    if cluster.memory_bytes is None:
+        gpu = job.hardware.gpu
+        raise ConfigError(
+            job.source,
+            "is missing"
+            + ("" if gpu is None else f", and no profile tells the memory of {gpu!r}")
+            + ": no layout can be said to fit",
+            key="hardware.gpu_memory",
+            remedy='write gpu = "H100-80GB" or another with a profile, or gpu_memory = "48GB", under [hardware]',
+        )
     scores = rank_layouts(job, cluster)
     if not scores:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A layout in the words of its framework: arguments of Megatron-LM, keys of DeepSpeed's configuration. The others are set up in Python."""
+"""A layout in the words of its framework: arguments of Megatron-LM and torchtitan, keys of DeepSpeed's configuration. The others are set up in Python."""
 
 import json
 
@@ -12,6 +12,8 @@ def framework_words(parallel: Parallel, training: Training, micro_batches: int, 
         return _megatron(parallel, training, micro_batches, dp)
     if parallel.framework == "deepspeed":
         return _deepspeed(parallel, training, micro_batches)
+    if parallel.framework == "torchtitan":
+        return _torchtitan(parallel, training, micro_batches, dp)
     return ""
 
 
@@ -52,3 +54,29 @@ def _deepspeed(parallel: Parallel, training: Training, micro_batches: int) -> st
     if parallel.tp > 1:
         document["tensor_parallel"] = {"autotp_size": parallel.tp}
     return json.dumps(document)
+
+
+def _torchtitan(parallel: Parallel, training: Training, micro_batches: int, dp: int) -> str:
+    """Arguments of torchtitan (config/job_config.py). With a pipeline the local batch is all micro-batches of a step, without one it is one of them.
+
+    Empty for more than the two stages per rank that its interleaved schedule makes by itself.
+    """
+    if parallel.virtual_stages > 2:
+        return ""
+    size = training.micro_batch_size or 1
+    degrees = {
+        "data_parallel_replicate": parallel.dp_replicate or 1,
+        "data_parallel_shard": parallel.dp_shard or -1,
+        "tensor_parallel": parallel.tp,
+        "context_parallel": parallel.cp,
+        "pipeline_parallel": parallel.pp,
+        "expert_parallel": parallel.ep,
+    }
+    words = [f"--parallelism.{name}_degree {degree}" for name, degree in degrees.items() if degree != 1]
+    if parallel.pp > 1:
+        schedule = "Interleaved1F1B" if parallel.virtual_stages == 2 else "1F1B"
+        words.append(f"--parallelism.pipeline_parallel_schedule {schedule}")
+        words.append(f"--parallelism.pipeline_parallel_microbatch_size {size}")
+    words.append(f"--training.local_batch_size {size * micro_batches if parallel.pp > 1 else size}")
+    words.append(f"--training.global_batch_size {size * micro_batches * dp}")
+    return " ".join([*words, f"--activation_checkpoint.mode {training.recompute}"])

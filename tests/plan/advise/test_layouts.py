@@ -19,6 +19,7 @@ from preflight.plan.advise.options import (
 )
 from preflight.plan.advise.score import score_layout
 from preflight.plan.build import build_plan
+from preflight.plan.importers import import_files
 from preflight.report.advice import layouts_text
 from tests.builders import make_job
 from tests.plan.advise.judging import by_all_checks
@@ -238,6 +239,30 @@ def test_a_layout_is_given_in_the_words_of_deepspeed():
     document = json.loads(best.paste)
     assert document["zero_optimization"] == {"stage": best.parallel.zero_stage}
     assert document["gradient_accumulation_steps"] == best.micro_batches
+
+
+@pytest.mark.parametrize("shape", [LLAMA_70B, DEEPSEEK_V3])
+def test_a_layout_in_the_words_of_torchtitan_is_read_back_as_the_same_layout(shape, tmp_path):
+    job = job_for(shape, batch=256, nodes=64, framework="torchtitan")
+    script = tmp_path / "train.sh"
+    for layout in advise_layouts(job, by_all_checks, limit=4):
+        script.write_text(f"#!/bin/bash\ntorchrun --nnodes 64 --nproc-per-node 8 -m torchtitan.train {layout.paste}\n")
+        said = import_files([script]).document
+        degrees = {axis: layout.degrees.get(axis, 1) for axis in ("tp", "cp", "pp", "ep", "dp_shard", "dp_replicate")}
+        assert {axis: said["parallel"].get(axis, 1) for axis in degrees} == degrees
+        assert said["training"]["micro_batch_size"] == layout.training.micro_batch_size
+        assert said["training"]["global_batch_size"] == layout.global_batch_size
+        assert said["training"].get("recompute", "none") == layout.training.recompute
+
+
+@pytest.mark.parametrize("gpu", [None, "NVIDIA L40S"])
+def test_without_the_memory_of_a_gpu_nothing_is_ranked(gpu):
+    job = job_for(LLAMA_70B, batch=256)
+    job = msgspec.structs.replace(job, hardware=msgspec.structs.replace(job.hardware, gpu=gpu))
+    with pytest.raises(ConfigError, match="gpu_memory"):
+        advise_layouts(job, by_all_checks)
+    sized = msgspec.structs.replace(job, hardware=msgspec.structs.replace(job.hardware, gpu_memory_bytes=80 * 10**9))
+    assert advise_layouts(sized, by_all_checks)[0].fits
 
 
 def test_a_framework_without_arguments_gets_no_words():
