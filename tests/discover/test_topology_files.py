@@ -2,6 +2,7 @@
 
 import json
 import textwrap
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -142,6 +143,35 @@ def test_a_topology_yaml_with_several_topologies_gives_tree_and_blocks_and_the_d
         "other": ("everything",),
     }
     assert topology.blocks == {"n01": "b1", "n02": "b1", "n03": "b2", "n04": "b2"}
+
+
+CHAIN = "SwitchName=s0 Nodes=n1\n" + "".join(f"SwitchName=s{i} Switches=s{i - 1}\n" for i in range(1, 20_000))
+HELD = {"capacity_blocks": {"b": {"nodes": ["n[0-99999]"]}}, "switches": {"s": {"capacity_blocks": ["b"] * 5000}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("".join(f"SwitchName=s{i} Nodes=n[0-999999]\n" for i in range(200)), "line 2: with this the file names more"),
+        (
+            "".join(f"BlockName=s{i} Nodes=n{i}x[0-999999]\n" for i in range(200)),
+            "line 2: with this the file names more",
+        ),
+        ("node\n" + "".join(f"n{i}x[0-999999]\n" for i in range(200)), "line 3: with this the file names more"),
+        (
+            "- topology: t\n  block:\n    blocks:\n" + "    - {block: b, nodes: 'n[0-999999]'}\n" * 200,
+            "with this the file names more",
+        ),
+        (json.dumps({"blocks": [{"nodes": ["n[0-999999]"] * 2000}]}), "block 1: with this the file names more"),
+        (json.dumps(HELD), "switch 's': with this the file names more"),
+        (CHAIN, "switch s0 has more than 16 switches above it"),
+    ],
+    ids=["tree", "blocks", "table", "yaml", "topograph", "blocks of a switch", "chain"],
+)
+def test_a_few_lines_that_stand_for_more_than_any_cluster_are_refused_in_seconds(read, text, message):
+    began = time.perf_counter()
+    assert message in refusal(read, text)
+    assert time.perf_counter() - began < 10
 
 
 def test_a_flat_topology_tells_nothing(read):

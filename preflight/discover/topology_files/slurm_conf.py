@@ -6,7 +6,7 @@ A tree gives the switches above each node, a block the set of nodes that Slurm k
 
 from collections.abc import Iterator
 
-from preflight.discover.topology_files.tree import Switch, members, names_in, paths_above
+from preflight.discover.topology_files.tree import Names, Switch, members, paths_above
 from preflight.errors import ConfigError
 from preflight.model import Topology
 
@@ -23,10 +23,11 @@ _SPELLED = "SwitchName, BlockName, BlockSizes or RingName"
 def read_slurm_conf(text: str, source: str) -> Topology:
     """The topology of a topology.conf. Raises ConfigError with the line."""
     switches, blocks, rings = [], [], 0
+    names = Names(source)
     for where, values in _lines(text, source):
-        nodes = names_in(values["nodes"], source, where) if "nodes" in values else ()
+        nodes = names(values["nodes"], where) if "nodes" in values else ()
         if "switchname" in values:
-            children = names_in(values["switches"], source, where) if "switches" in values else ()
+            children = names(values["switches"], where) if "switches" in values else ()
             if not nodes and not children:
                 raise ConfigError(
                     source, f"{where}: switch {values['switchname']} has neither Nodes nor Switches below it"

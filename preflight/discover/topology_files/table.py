@@ -10,7 +10,7 @@ Only `node` must be there. "-" or nothing: not known. "#" begins a comment.
 import csv
 from collections.abc import Iterator
 
-from preflight.discover.topology_files.tree import names_in
+from preflight.discover.topology_files.tree import Names
 from preflight.errors import ConfigError
 from preflight.model import Topology
 
@@ -37,12 +37,13 @@ def read_table(text: str, source: str) -> Topology:
         known = "node, leaf, spine, core, rack, domain, block"
         raise ConfigError(source, f"{where}: {shown!r} is no header; columns: {known}, each once", remedy=_REMEDY)
     facts: dict[str, dict[str, str]] = {}
+    names = Names(source)
     for where, cells in rows:
         if len(cells) != len(columns):
             raise ConfigError(source, f"{where}: {len(cells)} cells under {len(columns)} columns ({', '.join(header)})")
         row = dict(zip(columns, cells, strict=True))
         told = {column: cell for column, cell in row.items() if column != "node" and cell not in {"", "-"}}
-        for node in names_in(row["node"], source, where):
+        for node in names(row["node"], where):
             if node in facts:
                 raise ConfigError(source, f"{where}: node {node} is there already")
             facts[node] = told

@@ -7,7 +7,7 @@ block is a set of nodes that were reserved together; it need not be an NVLink do
 from collections.abc import Iterator
 from typing import Any
 
-from preflight.discover.topology_files.tree import Switch, members, names_in, paths_above
+from preflight.discover.topology_files.tree import Names, Switch, members, paths_above
 from preflight.errors import ConfigError
 from preflight.model import Topology
 
@@ -23,9 +23,10 @@ def read_topograph(document: dict[str, Any], source: str) -> Topology:
     domains: Sets = []
     blocks: Sets = []
     below: dict[str, list[str]] = {}
+    names = Names(source)
     for name, item in _named(document, "capacity_blocks", source):
         where = f"capacity block {name!r}"
-        nodes = names_in(item["nodes"], source, where) if item.get("nodes") else ()
+        nodes = names(item["nodes"], where) if item.get("nodes") else ()
         blocks.append((name, nodes, where))
         _add_nvlink(domains, item, nodes, where)
     for name, item in _named(document, "nodes", source):
@@ -34,14 +35,14 @@ def read_topograph(document: dict[str, Any], source: str) -> Topology:
         _add_nvlink(domains, item, (name,), f"node {name!r}")
     for number, item in enumerate(_list(document, "blocks", source), start=1):
         where = f"block {number}"
-        nodes = names_in(item.get("nodes", []), source, where)
+        nodes = names(item.get("nodes", []), where)
         labels = item["labels"] if isinstance(item.get("labels"), dict) else {}
         named = next((str(labels[label]) for label in _DOMAIN_LABELS if labels.get(label)), None)
         if named:
             domains.append((named, nodes, where))
         if item.get("switch"):
             below.setdefault(str(item["switch"]), []).extend(nodes)
-    switches = list(_switches(document, {name: nodes for name, nodes, _ in blocks}, below, source))
+    switches = list(_switches(document, {name: nodes for name, nodes, _ in blocks}, below, names))
     return Topology(
         switches=paths_above(switches, source) if switches else None,
         node_domains=members(domains, source, "NVLink domain") or None,
@@ -51,15 +52,16 @@ def read_topograph(document: dict[str, Any], source: str) -> Topology:
 
 
 def _switches(
-    document: dict[str, Any], blocks: dict[str, tuple[str, ...]], below: dict[str, list[str]], source: str
+    document: dict[str, Any], blocks: dict[str, tuple[str, ...]], below: dict[str, list[str]], names: Names
 ) -> Iterator[Switch]:
     """The switches of a model. `below`: nodes that a block puts under a switch, which need not be defined elsewhere."""
-    for name, item in _named(document, "switches", source):
+    for name, item in _named(document, "switches", names.source):
         where = f"switch {name!r}"
-        children = names_in(item["switches"], source, where) if item.get("switches") else ()
-        nodes = names_in(item["nodes"], source, where) if item.get("nodes") else ()
+        children = names(item["switches"], where) if item.get("switches") else ()
+        nodes = names(item["nodes"], where) if item.get("nodes") else ()
         held = item.get("capacity_blocks") or []
         for block in held if isinstance(held, list) else [held]:
+            names.count(len(blocks.get(str(block), ())), where)
             nodes += blocks.get(str(block), ())
         defined = document.get("switches") or {}
         leaves = tuple(child for child in children if child in below and child not in _names(defined))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from preflight.errors import ConfigError
 from preflight.model.hostlist import MAX_NODES, unfold
 
+MAX_TIERS = 16  # switches above a node; fat trees have three or four
 _PLAIN = re.compile(r"[\w.:-]+")  # a single name, as most lines of a table have
 
 
@@ -19,21 +20,35 @@ class Switch(NamedTuple):
     where: str
 
 
-def names_in(text: object, source: str, where: str) -> tuple[str, ...]:
-    """The names of a hostlist ("n[01-04],n7"), or of a list of hostlists. Raises ConfigError."""
-    parts = text if isinstance(text, list) else [text]
-    names: list[str] = []
-    for part in parts:
-        if not isinstance(part, str | int) or isinstance(part, bool):
-            raise ConfigError(source, f"{where}: {str(part)[:80]!r} is not a list of names such as n[01-08]")
-        try:
-            name = str(part)
-            names += [name] if _PLAIN.fullmatch(name) else unfold(name)
-        except ValueError as error:
-            raise ConfigError(source, f"{where}: {error}") from error
-        if len(names) > MAX_NODES:
-            raise ConfigError(source, f"{where}: names more than {MAX_NODES} nodes")
-    return tuple(names)
+class Names:
+    """Reads the hostlists of one file, which may name MAX_NODES nodes and switches in all: a few lines can stand for more than a memory holds."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self._left = MAX_NODES
+
+    def __call__(self, text: object, where: str) -> tuple[str, ...]:
+        """The names of a hostlist ("n[01-04],n7"), or of a list of hostlists. Raises ConfigError."""
+        parts = text if isinstance(text, list) else [text]
+        names: list[str] = []
+        for part in parts:
+            if not isinstance(part, str | int) or isinstance(part, bool):
+                raise ConfigError(self.source, f"{where}: {str(part)[:80]!r} is not a list of names such as n[01-08]")
+            try:
+                name = str(part)
+                names += [name] if _PLAIN.fullmatch(name) else unfold(name)
+            except ValueError as error:
+                raise ConfigError(self.source, f"{where}: {error}") from error
+            self.count(len(names), where, final=False)
+        self.count(len(names), where)
+        return tuple(names)
+
+    def count(self, number: int, where: str, *, final: bool = True) -> None:
+        """Take `number` names from those that are allowed; `final` False: only see whether they are. Raises ConfigError."""
+        if number > self._left:
+            problem = f"{where}: with this the file names more than {MAX_NODES} nodes and switches"
+            raise ConfigError(self.source, problem)
+        self._left -= number if final else 0
 
 
 def members(entries: Iterable[tuple[str, tuple[str, ...], str]], source: str, what: str) -> dict[str, str]:
@@ -76,4 +91,6 @@ def _path(leaf: str, parents: dict[str, str], source: str) -> tuple[str, ...]:
         if above in path:
             raise ConfigError(source, f"switch {above} is above itself")
         path.append(above)
+        if len(path) > MAX_TIERS:
+            raise ConfigError(source, f"switch {leaf} has more than {MAX_TIERS} switches above it")
     return tuple(path)
