@@ -244,6 +244,7 @@ def _framework_faults(plan: Plan) -> Iterator[Fault]:
                 f" without experts) beside dp {degrees['dp']}",
                 "an order that ends in pp, or as many expert replicas as dp",
                 "let pp be the outermost axis of the order, or set cp = 1",
+                Verdict.WARN if order[-1] == "ep" else Verdict.FAIL,  # nanotron's order, where the rule doesn't hold
             )
     if parallel.optimizer_instances > 1 and not parallel.zero_stage:
         yield Fault(

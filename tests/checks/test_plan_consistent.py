@@ -98,6 +98,9 @@ def test_what_the_framework_refuses_fails_with_the_smallest_change(job, subject,
     ("job", "subject"),
     [
         pytest.param({"layers": 81}, "model.layers", id="a pipeline layout may allow uneven stages"),
+        pytest.param(
+            {"tp": 4, "cp": 2, "order": ("tp", "cp", "dp", "pp", "ep")}, "parallel.order", id="the order of nanotron"
+        ),
         pytest.param(MOE, "parallel.sequence_parallel", id="sequence parallelism is not said to be on"),
         pytest.param({**DEEPSPEED, "tp": 2, "pp": 1, "ep": 8}, "parallel.etp", id="DeepSpeed has three layouts"),
         pytest.param({**TITAN, "tp": 2, "pp": 1, "ep": 8, "etp": 2}, "parallel.etp", id="an older torchtitan"),
