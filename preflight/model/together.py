@@ -37,14 +37,14 @@ class Remedy(NamedTuple):
 def keep_together(domains: Domains, axis: str, ranks: Sequence[int]) -> Remedy:
     """What would bring this group, which lies in several domains, into one. In this order, the first that applies:
 
-    experts strided because etp was left unset; ranks dealt round the nodes by the launcher; another axis inside this one; nodes with different
+    experts strided by etp (Megatron's default is tp); ranks dealt round the nodes by the launcher; another axis inside this one; nodes with different
     numbers of ranks; domains that hold no whole number of groups; nodes of a domain scattered over the order; a degree that is too large.
     """
     plan, size, unit = domains.plan, len(ranks), len(ranks) * _step(ranks)
     smallest, largest = domains.different_sizes[0], domains.different_sizes[-1]
     workers = sorted(set(plan.placement.ranks_per_node))
-    etp_default = plan.job.parallel.framework == "megatron" and plan.job.parallel.etp is None
-    if axis == "ep" and etp_default and plan.degrees.get("etp", 1) > 1:
+    strided = plan.job.parallel.framework == "megatron" and plan.degrees.get("etp", 1) > 1
+    if axis == "ep" and strided and (plan.job.parallel.etp is None or (unit > smallest and smallest % size == 0)):
         return _etp_one(plan, ranks, fits=plan.placement.is_block and smallest % size == 0)
     if size > largest:
         return _lower(axis, size, smallest)
@@ -78,8 +78,9 @@ def order_of_nodes(plan: Plan) -> Remedy:
 
 
 def _etp_one(plan: Plan, ranks: Sequence[int], *, fits: bool) -> Remedy:
-    tp, size, step = plan.degrees["tp"], len(ranks), _step(ranks)
-    text = f"set etp = 1: it is not given and defaults to tp = {tp}, so that the ranks of an ep group are {step} apart"
+    etp, size, step = plan.degrees["etp"], len(ranks), _step(ranks)
+    given = f"it is {etp}" if plan.job.parallel.etp is not None else f"it is not given and defaults to tp = {etp}"
+    text = f"set etp = 1: {given}, so that the ranks of an ep group are {step} apart"
     inside = ", which one NVLink domain holds" if fits else ""
     return Remedy(f"{text}; with etp = 1 they are {size} consecutive ranks{inside}", _plan_part("parallel.etp"))
 

@@ -196,6 +196,17 @@ def test_a_warning_that_holds_for_every_group_of_an_axis_is_said_once_and_the_re
     assert [f.subject for f in ep] == [*(f"ep{i}" for i in range(8)), "ep[8-63]"]
 
 
+def test_etp_written_out_is_named_too_where_one_would_bring_the_experts_together():
+    """An import writes the default out; where etp x ep fits a domain, the order of nodes is to blame instead."""
+    scattered = said(ep_in_nvlink_domain, experts(tp=8, pp=8, ep=8, etp=8))
+    assert scattered[0].remedy.startswith("set etp = 1: it is 8")
+    assert scattered[0].blames == Part(kind="plan", name="parallel.etp")
+    racks = Topology(node_domains={f"node{i}": f"rack{i % 2}" for i in range(8)})
+    mixed = make_plan(nodes=8, gpus_per_node=4, tp=2, pp=1, ep=4, etp=2, topology=racks)
+    remedies = [f.remedy for f in said(ep_in_nvlink_domain, mixed) if f.subject.startswith("ep")]
+    assert all(text.startswith("list the nodes of each NVLink domain one after another") for text in remedies)
+
+
 def test_etp_one_keeps_the_experts_inside_the_node():
     assert {f.verdict for f in said(ep_in_nvlink_domain, experts(tp=8, pp=8, ep=8, etp=1))} == {Verdict.PASS}
 
