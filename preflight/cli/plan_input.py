@@ -40,7 +40,7 @@ def read_input(
     except ConfigError as error:
         if "is missing" not in error.problem:
             raise
-        remedy = f"{error.remedy}: in a small plan file of its own, as one more --from"
+        remedy = f"{error.remedy}; a small plan file with just that may be one more --from"
         raise ConfigError(error.source, error.problem, key=error.key, remedy=remedy) from None
 
 

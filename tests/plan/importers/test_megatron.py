@@ -311,3 +311,49 @@ def test_what_overlaps_is_taken_over(read, option, key):
     script = "#!/bin/bash\nsrun python pretrain_gpt.py --num-layers 8 --hidden-size 64 --num-attention-heads 8 --use-distributed-optimizer"
     assert read(a__sh=f"{script} {option}\n").document["training"][key] is True
     assert key not in read(a__sh=f"{script}\n").document["training"]
+
+
+NEMO = """
+trainer:
+  devices: 8
+  num_nodes: 16
+  precision: %s
+model:
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 1
+  num_layers: 24
+  hidden_size: 4096
+  num_attention_heads: 32
+  optim:
+    name: %s
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "precision"),
+    [("bf16", "bf16"), ("bf16-mixed", "bf16"), ("16", "fp16"), ("16-mixed", "fp16"), ("'32'", "fp32"), ("32", "fp32")],
+)
+def test_nemo_s_trainer_says_the_precision(read, said, precision):
+    imported = read(nemo__yaml=NEMO % (said, "fused_adam"))
+    assert imported.document["training"]["precision"] == precision
+    assert imported.document["hardware"] == {"nodes": 16, "gpus_per_node": 8}
+
+
+def test_a_precision_that_nobody_knows_is_noted(read):
+    assert any("no precision" in note for note in read(nemo__yaml=NEMO % ("nvfp3", "adam")).notes)
+
+
+def test_megatron_s_own_flag_goes_before_the_trainer_s_precision(read):
+    text = NEMO % ("bf16-mixed", "adam") + "  fp16: true\n"
+    assert read(nemo__yaml=text).document["training"]["precision"] == "fp16"
+
+
+@pytest.mark.parametrize(("name", "stage"), [("distributed_fused_adam", 1), ("fused_adam", 0)])
+def test_nemo_s_distributed_optimizer_is_megatron_s(read, name, stage):
+    document = read(nemo__yaml=NEMO % ("bf16", name)).document
+    assert (document["parallel"]["zero_stage"], document["training"]["optimizer"]) == (stage, "adam")
+
+
+def test_megatron_bridge_names_its_precision_by_recipe(read):
+    text = "model:\n  tensor_model_parallel_size: 2\n  num_layers: 4\nmixed_precision: bf16_mixed\n"
+    assert read(a__yaml=text).document["training"]["precision"] == "bf16"
