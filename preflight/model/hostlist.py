@@ -66,7 +66,7 @@ def unfold(text: str) -> list[str]:
         if len(names) > MAX_NODES:
             raise ValueError(f"{text[:60]!r} names more than {MAX_NODES} nodes")
     if not names:
-        raise ValueError(f"{text!r} names no node")
+        raise ValueError(f"{text[:60]!r} names no node")
     return names
 
 

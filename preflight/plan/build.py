@@ -1,5 +1,6 @@
 """From a job to its plan: who sits where, who talks to whom, what it will need."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -91,13 +92,10 @@ def _predicted(
         given = job.launch.hosts  # the same nodes, in the order of the allocation
     if hardware.gpus_per_node is None and gpus_per_node is None:
         gpus_per_node = launch_gpus_per_node(job)
-    seen: set[str] = set()
-    for name in given or ():
-        if name in seen:
-            raise ConfigError(source, f"two nodes call themselves {name!r}", remedy="give every node a name of its own")
-        seen.add(name)
-    which = "" if not given else f" ({fold(given)})"
-    nodes = _agreed(source, "nodes", hardware.nodes, None if given is None else len(given), which)
+    if given is not None and len(set(given)) < len(given):
+        name = Counter(given).most_common(1)[0][0]
+        raise ConfigError(source, f"two nodes call themselves {name!r}", remedy="give every node a name of its own")
+    nodes = _agreed(source, "nodes", hardware.nodes, None if given is None else len(given), given or ())
     per_node = _agreed(source, "gpus_per_node", hardware.gpus_per_node, gpus_per_node, " per node")
     if nodes * per_node > MAX_WORLD_SIZE:
         shown = f"{nodes} nodes x {per_node} GPUs = {nodes * per_node} ranks"
@@ -123,8 +121,11 @@ def gpu_memory(job: Job) -> int | None:
     return int(profile.gpu_memory_bytes.value)
 
 
-def _agreed(source: str, key: str, claimed: int | None, found: int | None, which: str) -> int:
-    """What the plan file claims and what was found, if they agree or only one is there. Raises ConfigError otherwise."""
+def _agreed(source: str, key: str, claimed: int | None, found: int | None, which: str | Sequence[str]) -> int:
+    """What the plan file claims and what was found, if they agree or only one is there. Raises ConfigError otherwise.
+
+    `which`: what to add to the number that was found, or the nodes' names.
+    """
     if claimed is None and found is None:
         raise ConfigError(
             source,
@@ -135,12 +136,17 @@ def _agreed(source: str, key: str, claimed: int | None, found: int | None, which
     if claimed is not None and found is not None and claimed != found:
         raise ConfigError(
             source,
-            f"{claimed}, but {found} found{which}",
+            f"{claimed}, but {found} found{_shown(which)}",
             key=f"hardware.{key}",
             remedy=f"correct it or leave it out, or run on {claimed}",
         )
     result = claimed if found is None else found
     assert result is not None
     if result < 1:
-        raise ConfigError(source, f"{result} found{which}, at least 1 is needed", key=f"hardware.{key}")
+        raise ConfigError(source, f"{result} found{_shown(which)}, at least 1 is needed", key=f"hardware.{key}")
     return result
+
+
+def _shown(which: str | Sequence[str]) -> str:
+    """For a message only: to fold a hundred thousand names takes longer than all the rest of a plan."""
+    return which if isinstance(which, str) else f" ({fold(which)[:200]})" if which else ""
