@@ -86,7 +86,12 @@ def read_shape(document: Mapping[str, Any], lines: Lines, path: tuple[str, ...] 
     _read_family(family, options, facts, lines.name)
     _read_mlp(options, facts, hidden, family)
     _read_experts(options, facts, lines.name)
-    facts.take("model.mtp_layers", options.number("num_nextn_predict_layers"))
+    extra = options.number("num_nextn_predict_layers")
+    if extra and extra.value > 0:
+        facts.note(
+            f"{extra.origin}: layers that predict further tokens are in the checkpoint, but most trainers (Transformers, and Megatron-LM without"
+            " --mtp-num-layers) leave them out, and so does the plan: write model.mtp_layers where they are trained"
+        )
     return facts
 
 

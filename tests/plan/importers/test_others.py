@@ -181,7 +181,9 @@ def test_shapes_of_hugging_face(read):
     assert (mixtral["experts"], mixtral["experts_per_token"], mixtral["expert_ffn_size"]) == (8, 2, 14336)
     deepseek = read("deepseek.json").document["model"]
     assert (deepseek["kv_lora_rank"], deepseek["q_lora_rank"], deepseek["v_head_dim"]) == (512, 1536, 128)
-    assert (deepseek["dense_layers"], deepseek["shared_ffn_size"], deepseek["mtp_layers"]) == (3, 2048, 1)
+    assert (deepseek["dense_layers"], deepseek["shared_ffn_size"]) == (3, 2048)
+    assert "mtp_layers" not in deepseek
+    assert any("num_nextn_predict_layers" in note for note in read("deepseek.json").notes)
     assert "kv_heads" not in deepseek  # latent attention has none of its own
 
 
