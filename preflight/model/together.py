@@ -7,7 +7,7 @@ from typing import NamedTuple
 from preflight.model.crossing import ranks_text
 from preflight.model.domains import Domains
 from preflight.model.finding import Part
-from preflight.model.plan import Plan
+from preflight.model.plan import NODE_IS_DOMAIN, Plan
 
 # how each launcher puts consecutive ranks on one node
 BLOCK_BY = {
@@ -25,6 +25,9 @@ ORDER_BY = {
     "deepspeed": "the order of the hostfile",
     "kubernetes": "the order of completion indexes",
 }
+
+
+TRAY_GPUS = 4  # of a compute tray of NVL36 and NVL72 (DGX GB200 user guide)
 
 
 class Remedy(NamedTuple):
@@ -47,7 +50,8 @@ def keep_together(domains: Domains, axis: str, ranks: Sequence[int]) -> Remedy:
     if axis == "ep" and strided and (plan.job.parallel.etp is None or (unit > smallest and smallest % size == 0)):
         return _etp_one(plan, ranks, fits=plan.placement.is_block and smallest % size == 0)
     if size > largest:
-        return _lower(axis, size, smallest)
+        lower = _lower(axis, size, smallest)
+        return lower._replace(text=lower.text + _or_say_domain(domains, largest))
     if not plan.placement.is_block:
         remedy = _by_launcher(plan, axis, ranks, fits=smallest % unit == 0)
     elif unit > max(size, smallest):
@@ -63,6 +67,13 @@ def keep_together(domains: Domains, axis: str, ranks: Sequence[int]) -> Remedy:
         by_degree = _order_or_degree(plan, axis, ranks, smallest) if unit > size else _lower(axis, size, smallest)
         remedy = _segment(domains, unit) or by_degree
     return remedy
+
+
+def _or_say_domain(domains: Domains, largest: int) -> str:
+    """Nodes of up to four GPUs may be trays of a rack that NVLink joins: where each node is merely taken as one domain, how to say so."""
+    if domains.note != NODE_IS_DOMAIN or largest > TRAY_GPUS:
+        return ""
+    return "; or, if NVLink joins these nodes, say how many: nodes_per_nvlink_domain under [hardware], 18 for a whole NVL72 rack"
 
 
 def order_of_nodes(plan: Plan) -> Remedy:

@@ -78,7 +78,7 @@ def _missing_shape(plan: Plan) -> list[str]:
     model = plan.job.model
     keys = ["hidden_size", "ffn_size", "attention_heads", "vocab_size"]
     if model.experts is not None:
-        keys.append("experts_per_token")
+        keys += ["experts_per_token", "expert_ffn_size"]
         if model.expert_ffn_size is not None and not model.dense_layers:
             keys.remove("ffn_size")
     return [key for key in keys if getattr(model, key) is None]

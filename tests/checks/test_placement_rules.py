@@ -43,6 +43,15 @@ def test_two_trays_of_one_domain_hold_a_group_of_eight_and_two_domains_do_not():
     assert finding.remedy == "lower tp from 8 to 4, which divides the 4 GPUs of an NVLink domain"
 
 
+@pytest.mark.parametrize(("gpus_per_node", "told"), [(4, True), (8, False)])
+def test_trays_whose_rack_nobody_told_of_are_asked_for_it(gpus_per_node, told):
+    """Only nodes as small as a tray may be joined by NVLink; and where domains are known, nobody is asked."""
+    findings = said(tp, make_plan(nodes=8, gpus_per_node=gpus_per_node, tp=2 * gpus_per_node))
+    assert all(("nodes_per_nvlink_domain" in finding.remedy) is told for finding in findings)
+    known = make_plan(nodes=8, gpus_per_node=4, tp=32, hardware={"nodes_per_nvlink_domain": 2})
+    assert all("nodes_per_nvlink_domain" not in finding.remedy for finding in said(tp, known))
+
+
 def test_seventeen_and_fifteen_trays_split_one_group_and_segments_of_two_would_not():
     findings = said(tp, trays(17, 15, tp=8))
     assert [(f.subject, f.verdict) for f in findings] == [("tp8", Verdict.FAIL), ("tp[0-7,9-15]", Verdict.PASS)]

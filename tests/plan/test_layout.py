@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from preflight.errors import ConfigError
 from preflight.plan.layout import MAX_WORLD_SIZE, lay_out
-from tests.builders import make_job
+from tests.builders import make_job, make_plan
 
 
 def laid_out(world: int, *, nodes: int | None = None, model=None, **parallel):
@@ -284,3 +284,12 @@ def test_nodes_that_each_group_touches_with_eight_ranks_to_a_node(nodes, paralle
     groups = groups_of(nodes * 8, **parallel)
     for axis, expected in touched.items():
         assert {len({rank // 8 for rank in group}) for group in groups[axis]} == {expected}
+
+
+@pytest.mark.parametrize("framework", ["fsdp", "torchtitan"])
+def test_a_shard_group_smaller_than_the_world_is_offered_hybrid_sharding(framework):
+    with pytest.raises(ConfigError) as refused:
+        make_plan(framework=framework, tp=1, dp_shard=8, nodes=16)
+    assert "dp_replicate = 16" in str(refused.value)
+    assert "use 1 node" in str(refused.value)
+    assert "use 1 nodes" not in str(refused.value)

@@ -63,7 +63,7 @@ def test_the_answers_stand_first_with_their_bands():
         ({"model": LLAMA_70B, "micro_batches": None}, "step time", "micro_batches or global_batch_size"),
         ({"model": LLAMA_70B, "gpu": None}, "step time", "[hardware] gpu"),
         ({"model": LLAMA_70B, "gpu": "NVIDIA L40S"}, "step time", "a profile of the GPU"),
-        ({"model": LLAMA_70B | {"experts": 8, "dense_layers": 2}}, "step time", "experts_per_token"),
+        ({"model": LLAMA_70B | {"experts": 8, "dense_layers": 2}}, "step time", "experts_per_token, expert_ffn_size"),
     ],
 )
 def test_what_is_not_estimated_says_what_it_would_need(job, name, missing):

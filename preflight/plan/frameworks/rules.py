@@ -68,11 +68,16 @@ def _world_remedy(filled: Mapping[str, int], world: World) -> str:
     choices = []
     if world.size % inner == 0:
         choices.append(f"set {free} = {world.size // inner} or leave {free} out")
+        if (
+            filled.get("dp_replicate") == 1 and world.size % total == 0
+        ):  # more ranks than degrees: hybrid sharding, perhaps
+            choices.append(f"dp_replicate = {world.size // total}")
     else:
         others = _listed(axis for axis in filled if axis != free)
         choices.append(f"change {others}: {inner} does not divide {world.size}")
     if total % world.gpus_per_node == 0:
-        choices.append(f"use {total // world.gpus_per_node} nodes")
+        nodes = total // world.gpus_per_node
+        choices.append(f"use {nodes} node{'s' if nodes != 1 else ''}")
     return ", or ".join(choices)
 
 
