@@ -75,6 +75,8 @@ def run_command_line(arguments: Sequence[str]) -> int:  # noqa: PLR0911 - one fo
     except OSError as error:
         print(f"preflight: {error.strerror or error}", file=sys.stderr)
         return 3
+    except SystemExit:  # click's answer to a reader of --help that has gone away, with 1, which we never give
+        return 3
     except (click.Abort, KeyboardInterrupt):
         print("preflight: interrupted", file=sys.stderr)
         return 3

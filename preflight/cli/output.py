@@ -55,12 +55,19 @@ def print_report(report: Report, format_: Format) -> None:
 
 
 def print_text(text: str) -> None:
-    """Text on stdout; letters that its encoding lacks are spelled out, since a C locale must not cost the report."""
-    if text.isascii():
+    """Text on stdout; letters that its encoding lacks are spelled out, since a C locale must not cost the report.
+
+    A reader (head, less) that has gone away has what it wanted: the rest goes nowhere, and the verdict stays.
+    """
+    if not text.isascii():
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        text = text.encode(encoding, "backslashreplace").decode(encoding)
+    try:
         sys.stdout.write(text)
-        return
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def wants_color() -> bool:

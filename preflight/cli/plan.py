@@ -136,7 +136,8 @@ def _hint_at_profiles(job: "Job") -> None:
     """On stderr, where a GPU's memory stays unknown because its name has no profile."""
     from preflight.plan.build import gpu_memory
     from preflight.plan.profiles import near_profiles
+    from preflight.report.text import clean
 
     gpu = job.hardware.gpu
     if gpu is not None and gpu_memory(job) is None:
-        print(f"preflight: {job.source}: hardware.gpu: {gpu!r} has no profile; {near_profiles(gpu)}", file=sys.stderr)
+        print(f"preflight: {clean(job.source)}: hardware.gpu: {gpu!r} has no profile; {near_profiles(gpu)}", file=sys.stderr)

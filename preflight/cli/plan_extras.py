@@ -34,11 +34,12 @@ def add_origins(extras: Extras, imported: "Imported", save: Path | None) -> None
     from preflight.formats import write_atomically
     from preflight.plan.importers import plan_toml
     from preflight.report.origins import origins_text
+    from preflight.report.text import clean
 
     text = origins_text(imported.document, imported.origins, imported.notes)
     if save is not None:
         write_atomically(save, plan_toml(imported.document))
-        text += f"written: {save}\n"
+        text += f"written: {clean(str(save))}\n"
     extras.add("imported", {"origins": imported.origins, "notes": imported.notes}, text)
 
 
@@ -59,6 +60,7 @@ def add_advice(extras: Extras, report: "Report", judge: "PlanJudge", folder: Pat
 def _write_files(advices: "tuple[Advice, ...]", folder: Path) -> str:
     """The files that the best advice consists of; says what was written."""
     from preflight.formats import write_atomically
+    from preflight.report.text import clean
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,7 +69,7 @@ def _write_files(advices: "tuple[Advice, ...]", folder: Path) -> str:
     lines = []
     for name, content in advices[0].files.items() if advices else ():
         write_atomically(folder / name, content)
-        lines.append(f"written: {folder / name}\n")
+        lines.append(f"written: {clean(str(folder / name))}\n")
     return "".join(lines)
 
 
