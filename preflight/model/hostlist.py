@@ -17,6 +17,8 @@ def fold(names: Iterable[str]) -> str:
     """
     numbered: dict[tuple[str, str, int], set[int]] = defaultdict(set)
     plain: set[str] = set()
+    last = ("", "", 0)
+    family = numbered[last]  # of the name before: mostly of this one too
     for name in names:
         prefix = name.rstrip("0123456789")  # nearly every name ends with its number, and this is quicker than a pattern
         digits, suffix = name[len(prefix) :], ""
@@ -27,7 +29,10 @@ def fold(names: Iterable[str]) -> str:
                 continue
             prefix, digits, suffix = match.groups()
         width = len(digits) if digits[0] == "0" and len(digits) > 1 else 0
-        numbered[prefix, suffix, width].add(int(digits))
+        if last != (prefix, suffix, width):
+            last = (prefix, suffix, width)
+            family = numbered[last]
+        family.add(int(digits))
     # n09 and n10 belong to one padded family: unpadded numbers of a padded width join it
     for prefix, suffix, width in sorted(key for key in numbered if key[2]):
         free = numbered.get((prefix, suffix, 0), set())

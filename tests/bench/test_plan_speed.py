@@ -1,8 +1,8 @@
 """How fast a plan of 131,072 ranks is laid out and judged, as a ratio within one run: a whole cold process beside Megatron-Core's RankGenerator.
 
 The process starts Python, reads the plan file, makes every kind of group that Megatron-Core creates, places the ranks, runs the checks and writes all of it
-as JSON. Of the peer only the groups are timed: not its start, not the import of torch and megatron (seconds), no output. Compared is the time of the
-processor, which both use one core of without ever waiting: so other work on the machine changes the ratio less. The time of the clock is shown beside it.
+as JSON. Of the peer only the groups are timed: not its start, not the import of torch and megatron (seconds), no output. Beside the time of the clock,
+which counts, the time of the processor is shown: both use one core without waiting, so on a machine with nothing else to do the two ratios agree.
 """
 
 import json
@@ -44,7 +44,7 @@ nodes = 16384
 gpus_per_node = 8
 gpu = "H100-80GB"
 """
-ROUNDS, AT_LEAST = 5, 20
+ROUNDS, AT_LEAST = 7, 20
 
 
 class Run(NamedTuple):
@@ -95,10 +95,9 @@ def test_a_cold_plan_of_131072_ranks_is_much_faster_than_the_rank_generator_and_
             theirs.append(peer.ask(question))
     cpu = statistics.median(b["cpu_s"] / a.cpu_s for a, b in zip(ours, theirs, strict=True))
     clock = statistics.median(b["seconds"] / a.seconds for a, b in zip(ours, theirs, strict=True))
-    record_property("ratio", cpu)
+    record_property("ratio", clock)
     print(
-        f"\npreflight plan, 131,072 ranks, cold: {statistics.median(run.cpu_s for run in ours):.2f} s of the processor;"
-        f" RankGenerator, the same groups: {statistics.median(one['cpu_s'] for one in theirs):.2f} s;"
-        f" {cpu:.1f} times, by the clock {clock:.1f} times (medians of {ROUNDS} pairs)"
+        f"\npreflight plan, 131,072 ranks, cold: {statistics.median(run.seconds for run in ours):.2f} s; RankGenerator, the same groups:"
+        f" {statistics.median(one['seconds'] for one in theirs):.2f} s; {clock:.1f} times, {cpu:.1f} by time of the processor (medians of {ROUNDS} pairs)"
     )
-    assert cpu >= AT_LEAST
+    assert clock >= AT_LEAST
