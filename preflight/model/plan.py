@@ -118,7 +118,7 @@ class Footprint(Noun, frozen=True, kw_only=True):
     """What the groups of one axis touch: one entry per group, in the order of Plan.groups.
 
     `nodes`, `domains` (NVLink), `leaves`: how many different ones; 0: not known for every member. `leaves` None: nobody told the leaves.
-    `slots`: how many different local ranks. `chunk`: the most ranks of the group that share a domain.
+    `slots`: how many different local ranks. `chunk`: the fewest ranks of the group in one of its domains.
     `racks` as leaves. `leaves_in_order`, `racks_in_order`: how many it would be if the same nodes were listed leaf by leaf, rack by rack.
     """
 

@@ -25,7 +25,7 @@ def leaves_domain(footprint: Footprint | None) -> bool:
 def traffic_seconds(row: Traffic, footprint: Footprint | None, size: int, rates: Rates) -> float | None:
     """Seconds of all calls of one row, hidden or not; None: the rate is unknown. `size`: ranks of the group.
 
-    Outside its domain a ring of n ranks, g of them in each domain, enters and leaves each domain once for all g, over g NICs: g times the rate of one NIC, at
+    Outside its domain a ring of n ranks, at least g of them in each domain, enters and leaves each domain once for all g, over g NICs: g times the rate of one NIC, at
     most NVLink's. Of an all-to-all the share (n-g)/(n-1) crosses, over each rank's own NIC. Send-recv crosses one NIC.
     """
     wire = row.wire_bytes
@@ -40,7 +40,7 @@ def traffic_seconds(row: Traffic, footprint: Footprint | None, size: int, rates:
     if row.collective == "all_to_all":
         crossing = wire * (size - together) / max(1, size - 1)
         if row.copies:
-            crossing = _once_per_domain(row, size // together)
+            crossing = _once_per_domain(row, max(2, *footprint.domains))
         inside = 0.0 if nvlink is None else (wire if row.copies else wire - crossing) / nvlink
         return max(crossing / nic, inside)
     if row.collective == "send_recv":

@@ -183,7 +183,7 @@ def _touched(ranks: "Ids", node_of: "Ids", slot_of: "Ids", columns: Mapping[str,
     touched["chunk"] = np.select([domains == 0, domains == 1, domains == size], [0, size, 1], -1)
     open_rows = np.flatnonzero(touched["chunk"] < 0)
     if len(open_rows):
-        touched["chunk"][open_rows] = _longest_run(by_domain[open_rows])
+        touched["chunk"][open_rows] = _shortest_run(by_domain[open_rows])
     return touched
 
 
@@ -197,8 +197,8 @@ def _distinct(rows: "Ids") -> tuple[Any, "Ids"]:
     return np.where(ordered[:, 0] < 0, 0, number), ordered
 
 
-def _longest_run(ordered: "Ids") -> Any:
-    """The longest run of equal values in each row. `ordered` (groups, members), each row ascending."""
+def _shortest_run(ordered: "Ids") -> Any:
+    """The shortest run of equal values in each row. `ordered` (groups, members), each row ascending."""
     import numpy as np
 
     starts = np.ones(ordered.shape, dtype=bool)  # a run never goes on into the next row
@@ -206,7 +206,7 @@ def _longest_run(ordered: "Ids") -> Any:
     flat = np.flatnonzero(starts)
     lengths = np.diff(flat, append=starts.size)
     first = np.flatnonzero(flat % ordered.shape[1] == 0)  # the first run of each row
-    return np.maximum.reduceat(lengths, first)
+    return np.minimum.reduceat(lengths, first)
 
 
 def _ids(names: Names) -> "Ids":

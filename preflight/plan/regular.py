@@ -63,4 +63,4 @@ def _touched(pattern: Pattern, first: int, per_node: int, per_domain: int) -> tu
     ranks = [first + offset for offset in pattern.offsets]
     domains = Counter(rank // per_domain for rank in ranks)
     nodes, slots = {rank // per_node for rank in ranks}, {rank % per_node for rank in ranks}
-    return len(nodes), len(domains), len(slots), max(domains.values())
+    return len(nodes), len(domains), len(slots), min(domains.values())

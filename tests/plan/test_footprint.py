@@ -85,12 +85,12 @@ def test_domains_per_group_on_nodes_of_four_gpus_from_two_racks(first, second, s
     assert max(footprint.chunk) == size
 
 
-def test_the_chunk_is_the_most_ranks_in_one_domain():
+def test_the_chunk_is_the_fewest_ranks_in_one_of_its_domains():
     placement = place(3, 4, domains=("a", "a", "b"))
     footprint = find_footprints(placement, {"x": (tuple(range(12)), (0, 4, 8, 9, 10, 11, 1, 2, 3, 5, 6, 7))})["x"]
-    assert footprint.chunk == (8, 8)
+    assert footprint.chunk == (4, 4)
     without = find_footprints(place(3, 4), {"x": ((0, 1, 4, 8, 9, 10),)})["x"]
-    assert (without.nodes, without.domains, without.chunk, without.slots) == ((3,), (3,), (3,), (3,))
+    assert (without.nodes, without.domains, without.chunk, without.slots) == ((3,), (3,), (1,), (3,))
     assert (without.leaves, without.racks) == (None, None)
 
 
@@ -123,7 +123,7 @@ def test_random_placements_count_as_a_slow_and_simple_count_does():
             assert found.nodes[index] == len({order[rank] for rank in ranks})
             assert found.slots[index] == len({placement.local_ranks[rank] for rank in ranks})
             assert found.domains[index] == (0 if None in names else len(set(names)))
-            assert found.chunk[index] == (0 if None in names else max(map(names.count, names)))
+            assert found.chunk[index] == (0 if None in names else min(map(names.count, names)))
             assert (found.racks or ())[index] == found.domains[index]
 
 

@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
-from preflight.model import Footprint, Plan, StepTime
+from preflight.model import Footprint, Placement, Plan, StepTime, Traffic
 from preflight.plan.exposed import HALF_RATE_BYTES, traffic_seconds
+from preflight.plan.footprint import find_footprints
 from preflight.plan.ledger import make_ledger
 from preflight.plan.profiles import find_profile
 from preflight.plan.rates import Rates, rates_of
@@ -274,3 +275,22 @@ def test_a_share_above_the_peak_says_which_convention_made_it(seq_length, said):
     time = plan.estimate.step_time
     assert (time.hfu > 1) is said
     assert any("never computed" in text for text in time.assumptions) is said
+
+
+def test_a_ring_is_as_slow_as_the_domain_with_fewest_of_its_ranks_makes_it():
+    """Seven ranks on one node and one on the next: all that goes round the ring enters and leaves the second node over one NIC."""
+    ring = Traffic(
+        axis="tp", purpose="", collective="all_reduce", calls=1, message_bytes=2**33, wire_bytes=10**10, exposed=True
+    )
+    rates = Rates(nvlink_bytes_per_s=360e9, nic_bytes_per_s=48e9)
+    node_ranks = [[0] * 7 + [1], [0] * 4 + [1] * 4]
+    times = []
+    for nodes in node_ranks:
+        local_ranks = tuple(nodes[:rank].count(node) for rank, node in enumerate(nodes))
+        placement = Placement(
+            source="predicted", method="test", nodes=("a", "b"), node_ranks=tuple(nodes), local_ranks=local_ranks
+        )
+        found = find_footprints(placement, {"tp": (tuple(range(8)),)})["tp"]
+        times.append(traffic_seconds(ring, found, 8, rates))
+    assert times[0] == pytest.approx(10**10 / 48e9, rel=0.01)
+    assert times[1] == pytest.approx(10**10 / (4 * 48e9), rel=0.01)

@@ -67,7 +67,7 @@ def _strides(degrees: Mapping[str, int], order: tuple[str, ...]) -> dict[str, in
 
 @lru_cache(maxsize=4096)
 def _touched(along: Steps, whole: Steps, world: int, size: int) -> tuple[int, int]:
-    """(most bins that one group touches, most of its ranks in one bin), with bins of `size` consecutive ranks.
+    """(most bins that one group touches, fewest of its ranks in one of them), with bins of `size` consecutive ranks.
 
     `along`: (stride, degree) of each part of the axis; groups begin where every coordinate of `whole` is 0.
     """
@@ -84,5 +84,5 @@ def _touched(along: Steps, whole: Steps, world: int, size: int) -> tuple[int, in
     first = first[:: -(-len(first) // 64)]
     bins = np.sort((first[:, None] + members[None, :]) // size, axis=1)
     most = int((np.diff(bins, axis=1) != 0).sum(axis=1).max()) + 1
-    fullest = max(int(np.unique(row, return_counts=True)[1].max()) for row in bins[:8])
-    return most, fullest
+    fewest = min(int(np.unique(row, return_counts=True)[1].min()) for row in bins)
+    return most, fewest
