@@ -1,5 +1,6 @@
 """Machine types that we know: one TOML file each in preflight/profiles."""
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -41,12 +42,14 @@ def find_profile(name: str) -> Profile | None:
 
 
 def near_profiles(name: str) -> str:
-    """For a name that has no profile: the nearest one as a question, and all that there are."""
+    """For a name that has no profile: those of the same product ("H100", "NVIDIA H100 PCIe"), else the nearest one, as a question; and all that there are."""
     from difflib import get_close_matches
 
     names = {
         known.casefold(): profile.name for profile in all_profiles() for known in (profile.name, *profile.gpu_names)
     }
-    close = get_close_matches(name.casefold(), names, n=1)
-    hint = f"did you mean {names[close[0]]!r}? " if close else ""
+    words = re.findall(r"[a-z]+[0-9]+[a-z]*", name.casefold())
+    close = [known for known in dict.fromkeys(names.values()) if known.partition("-")[0].casefold() in words]
+    close = close or [names[known] for known in get_close_matches(name.casefold(), names, n=1)]
+    hint = f"did you mean {' or '.join(map(repr, sorted(close)))}? " if close else ""
     return f"{hint}known: {', '.join(sorted(set(names.values())))}"

@@ -3,7 +3,7 @@
 import pytest
 
 from preflight.errors import ConfigError
-from preflight.plan.profiles import FOLDER, all_profiles, find_profile, read_profile
+from preflight.plan.profiles import FOLDER, all_profiles, find_profile, near_profiles, read_profile
 
 
 @pytest.mark.parametrize("name", ["H100-80GB", "h100-80gb", "NVIDIA H100 80GB HBM3"])
@@ -16,6 +16,21 @@ def test_a_profile_is_found_by_either_name_in_any_case(name):
 
 def test_an_unknown_machine_has_no_profile():
     assert find_profile("H100") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("H100", "did you mean 'H100-80GB'?"),
+        ("NVIDIA H100 PCIe", "did you mean 'H100-80GB'?"),
+        ("a100", "did you mean 'A100-40GB' or 'A100-80GB'?"),
+        ("B200", "did you mean 'B200-180GB'?"),
+        ("H100-80G", "did you mean 'H100-80GB'?"),
+        ("TPU v5", "known: "),
+    ],
+)
+def test_a_name_without_a_profile_is_told_those_of_the_same_product(name, hint):
+    assert near_profiles(name).startswith(hint)
 
 
 def test_every_profile_is_named_as_its_file_and_by_nobody_else():

@@ -15,7 +15,7 @@ from preflight.plan.advise.why import strength, why_behind
 from preflight.plan.build import build_plan, gpu_memory
 from preflight.plan.footprint import add_topology
 from preflight.plan.placement import launch_hosts
-from preflight.plan.profiles import find_profile
+from preflight.plan.profiles import find_profile, near_profiles
 from preflight.plan.rates import rates_of
 
 MAX_BUILT = 3  # whole plans per layout to print: those that the checks refuse are passed over
@@ -45,7 +45,8 @@ def advise_layouts(
             + ("" if gpu is None else f", and no profile tells the memory of {gpu!r}")
             + ": no layout can be said to fit",
             key="hardware.gpu_memory",
-            remedy='write gpu = "H100-80GB" or another with a profile, or gpu_memory = "48GB", under [hardware]',
+            remedy='write gpu_memory = "48GB" under [hardware], or a gpu that has a profile'
+            + ("" if gpu is None else f"; {near_profiles(gpu)}"),
         )
     scores = rank_layouts(job, cluster)
     if not scores:

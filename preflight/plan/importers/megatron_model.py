@@ -5,6 +5,7 @@ import re
 from preflight.plan.importers.facts import Facts, Options
 
 MAX_LAYERS = 10_000
+NO_VOCABULARY = "the size of the vocabulary comes from the tokenizer"  # a note that another file may make pointless
 
 _UNFUSED = {"unfused", "local", "3", "4"}  # names and numbers of AttnBackend, megatron/core/transformer/enums.py
 _ROTARY = {"rope", "yarn", "mrope", "none", "alibi", "relative"}
@@ -76,9 +77,7 @@ def _read_embeddings(options: Options, facts: Facts, where: str) -> None:
     elif padded:
         facts.say("model.vocab_size", padded.value, f"{padded.origin}: padded", default=True)
     else:
-        facts.note(
-            f"{where}: the size of the vocabulary comes from the tokenizer: give the model's config.json too, or model.vocab_size"
-        )
+        facts.note(f"{where}: {NO_VOCABULARY}: give the model's config.json too, or model.vocab_size")
     kind = options.word("position_embedding_type")
     rotary = options.on("use_rotary_position_embeddings")
     length = options.number("max_position_embeddings")

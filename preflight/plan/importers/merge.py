@@ -8,6 +8,7 @@ from typing import Any
 from preflight.errors import ConfigError
 from preflight.formats import parse_json, read_bytes, read_toml, read_yaml, readable
 from preflight.plan.importers.facts import Fact, Facts, Imported, short
+from preflight.plan.importers.megatron_model import NO_VOCABULARY
 from preflight.plan.importers.resolve import resolve
 from preflight.plan.importers.tree import Lines, leaves
 
@@ -54,7 +55,8 @@ def import_files(paths: Sequence[str | Path], told: Mapping[str, Fact] | None = 
     for key, fact in facts.values.items():
         if key.startswith("wants.") and key.removeprefix("wants.") not in given:
             facts.note(f"{fact.origin}: that file was not given: give it too if it has a say")
-    return Imported(document, origins, tuple(facts.notes))
+    known = "model.vocab_size" in facts.values
+    return Imported(document, origins, tuple(note for note in facts.notes if not (known and NO_VOCABULARY in note)))
 
 
 def _overrule(facts: Facts, told: Mapping[str, Fact]) -> None:

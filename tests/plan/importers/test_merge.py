@@ -150,3 +150,10 @@ def test_scripts_that_source_one_another_come_to_an_end(read):
     read(a__sh="#!/bin/bash\n" + "source b.sh\n" * 200, b__sh="#!/bin/bash\n" + "source a.sh\n" * 200)
     with pytest.raises(ConfigError, match="commands, with all that it hands to a shell"):
         read(a__sh="#!/bin/bash\n" + "source b.sh\n" * 999, b__sh="bash c.sh\n" * 999, c__sh="true\n" * 999)
+
+
+def test_a_vocabulary_that_another_file_says_is_not_asked_for(read):
+    script = "#!/bin/bash\nsrun python pretrain_gpt.py --num-layers 8 --hidden-size 64 --num-attention-heads 8\n"
+    asked = "size of the vocabulary"
+    assert any(asked in note for note in read(job__sh=script).notes)
+    assert not any(asked in note for note in read(job__sh=script, rest__toml="[model]\nvocab_size = 1000\n").notes)
