@@ -52,7 +52,9 @@ def _suspect(
     predicted = step_time.terms[term]
     needed = predicted + gap
     factor = needed / predicted if predicted > 0 else float("inf")
-    plausible, meaning = _meaning(term, step_time, needed, ledger, footprints)
+    plausible, meaning = (
+        _meaning(term, step_time, needed, ledger, footprints) if gap > 0 else (False, _faster(term, step_time, needed))
+    )
     head = f"{name_of(term)} would have to take {show_seconds(max(needed, 0))} in place of {show_seconds(predicted)}"
     return Suspect(
         term=term,
@@ -62,6 +64,16 @@ def _suspect(
         plausible=plausible,
         text=f"{head} ({factor:.1f} times): {meaning}",
     )
+
+
+def _faster(term: str, step_time: StepTime, needed: float) -> str:
+    """What it would mean if a term took less than predicted."""
+    if term == "compute":
+        mfu = step_time.mfu * step_time.total_s / (step_time.total_s - step_time.terms[term] + needed)
+        return f"an MFU of {mfu:.0%}, so a faster GPU, another precision, or a smaller model or batch than the plan's"
+    if term in {"recompute", "bubble", "optimizer"}:
+        return "less of it than the plan says"
+    return "a faster network, less to send, or more of it hidden behind compute"
 
 
 def _meaning(

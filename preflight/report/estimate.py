@@ -6,6 +6,13 @@ from preflight.model import Checkpoint, Estimate, Memory, Plan, StepTime, Traffi
 from preflight.model.units import GIB, show_bytes, show_seconds
 from preflight.report.text import clean, columns, hang, in_reading_order
 
+_LEDGER_NEEDS = (
+    "hidden_size",
+    "experts_per_token",
+    "micro_batch_size",
+    "seq_length",
+    "micro_batches or global_batch_size",
+)
 _LEGEND = "time if the groups lie in one NVLink domain each, and if they don't; leaves: whether one does; waits: whether compute waits for it"
 
 
@@ -45,7 +52,11 @@ def _answers(plan: Plan) -> list[tuple[str, str]]:
         rows.append(("step time", _not_estimated(_missing_for_step(plan))))
     if plan.degrees["pp"] > 1:
         rows.append(("pipeline bubble", _bubble(estimate)))
-    if plan.degrees["tp"] > 1 and not estimate.ledger and estimate.tp_collectives_per_stage_forward is not None:
+    if (
+        plan.degrees["tp"] > 1
+        and not any(row.axis == "tp" for row in estimate.ledger)
+        and estimate.tp_collectives_per_stage_forward is not None
+    ):
         number = f"{estimate.tp_collectives_per_stage_forward:g} per stage and forward pass of a micro-batch"
         rows.append(("tp collectives", number))
     sizes = {} if estimate.ledger else estimate.message_bytes
@@ -150,7 +161,14 @@ def _ledger_lines(plan: Plan, ledger: Sequence[Traffic], *, width: int) -> list[
                 "yes" if row.exposed else "overlaps",
             ]
         )
+    uncounted = [
+        axis for axis in ("tp", "cp", "ep", "pp") if plan.degrees[axis] > 1 and all(row.axis != axis for row in ledger)
+    ]
     legend = hang("inside, outside: ", _LEGEND, width=width, indent=2)
+    if uncounted:
+        missing = [key for key in _missing_for_step(plan) if key in _LEDGER_NEEDS]
+        why = f": needs {', '.join(missing)}" if missing else ""
+        legend += hang("not counted: ", f"{', '.join(uncounted)}{why}", width=width, indent=2)
     return ["Communication of one GPU in one step", *columns(rows, left=3), *legend]
 
 

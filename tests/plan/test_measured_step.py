@@ -78,6 +78,9 @@ def test_a_run_faster_than_predicted_blames_the_rates():
     assert said.gap_s < 0
     assert "faster than predicted" in said.text
     assert all(suspect.needed_s >= 0 for suspect in said.suspects)
+    assert said.suspects
+    for suspect in said.suspects:  # what only slows a run is no reason for a faster one
+        assert not any(slow in suspect.text for slow in ("slowed by heat", "a missing NIC", "fewer micro-batches"))
 
 
 def test_no_ledger_is_needed():

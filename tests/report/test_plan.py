@@ -75,3 +75,10 @@ def test_a_state_larger_than_a_gpu_leaves_nothing():
     text = plan_text(make_plan(tp=1, pp=1))
     assert "nothing: 1.04 TB more than the 80.0 GB of a GPU" in text
     assert "-" not in text.split("left for the rest")[1].split("\n")[0]
+
+
+def test_axes_that_the_ledger_cannot_count_are_named():
+    text = plan_text(make_plan(tp=8, pp=4, hidden_size=None, seq_length=None))
+    assert "not counted: tp, pp: needs hidden_size" in text
+    assert "tp collectives" in text
+    assert "not counted" not in plan_text(make_plan(tp=8, pp=4, model=LLAMA_70B))
