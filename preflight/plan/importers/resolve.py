@@ -23,6 +23,7 @@ def resolve(facts: Facts) -> None:
     _virtual_stages(facts)
     _hybrid(facts)
     _zero_stage(facts)
+    _local_batch(facts)
     _batch(facts)
     framework = facts.get("parallel.framework")
     if framework == "deepspeed" and "parallel.tp" not in facts.values:
@@ -201,6 +202,32 @@ def _zero_stage(facts: Facts) -> None:
         facts.note(f"{stage.origin}: with bf16, DeepSpeed then uses an optimizer that works as stage 1 does")
     else:
         facts.say("parallel.zero_stage", stage.value, stage.origin, default=stage.default)
+
+
+def _local_batch(facts: Facts) -> None:
+    """torchtitan: a pipeline cuts the local batch into micro-batches of pipeline_parallel_microbatch_size (1); without one it is one micro-batch.
+
+    Worked example: local batch 8, pp 2: 8 micro-batches of 1; pp 1: one of 8. Without a pipeline its schedule means nothing.
+    """
+    if facts.get("parallel.framework") != "torchtitan":
+        return
+    pipelined = (facts.get("parallel.pp") or 1) > 1
+    if not pipelined:
+        for key in ("parallel.schedule", "parallel.virtual_stages"):
+            facts.values.pop(key, None)
+    local, pieces, piece = (_fact(facts, f"said.{key}") for key in ("local_batch", "pipeline_pieces", "pipeline_piece"))
+    whole = "training.global_batch_size" in facts.values
+    if local and pipelined and pieces and pieces.value > 0:
+        facts.take("training.micro_batches", pieces)
+        facts.say("training.micro_batch_size", max(local.value // pieces.value, 1), local.origin)
+    elif local and pipelined and piece and piece.value > 0:
+        facts.take("training.micro_batch_size", piece)
+        if not whole:
+            facts.say("training.micro_batches", local.value // piece.value, local.origin)
+    elif local:
+        facts.take("training.micro_batch_size", local)
+        if not whole:
+            facts.say("training.micro_batches", 1, f"{local.origin}: torchtitan accumulates no gradients", default=True)
 
 
 def _batch(facts: Facts) -> None:

@@ -103,8 +103,9 @@ def _read_pipeline(options: Options, facts: Facts, where: str) -> None:
         *_any("pipeline_parallel_first_stage_less_layers"), *_any("first_stage_less_layers"), default=1
     )
     last = options.number(*_any("pipeline_parallel_last_stage_less_layers"), *_any("last_stage_less_layers"), default=1)
-    if pp == 1 or schedule is None:
-        return
+    written = facts.values.get("parallel.pp")
+    if schedule is None or (pp == 1 and written and not written.default):
+        return  # where it isn't written here, a command line may still say that there is a pipeline: `resolve` sees
     if _SCHEDULES.get(schedule.value):
         facts.say("parallel.schedule", _SCHEDULES[schedule.value], schedule.origin, default=schedule.default)
     else:
@@ -152,27 +153,19 @@ def _read_training(options: Options, facts: Facts, where: str) -> None:
 
 
 def _read_batch(options: Options, facts: Facts, length: Fact | None) -> None:
-    """The local batch is of one data-parallel rank; a pipeline cuts it into micro-batches of pipeline_parallel_microbatch_size (1)."""
+    """The local batch is of one data-parallel rank; whether a pipeline cuts it into micro-batches, `resolve` knows: another file may say pp."""
     local = options.number("training.local_batch_size", "training.batch_size")
     tokens = options.number("training.num_tokens_per_microbatch_per_dp_rank")
     pieces = options.number(*_any("num_pp_microbatches"), *_any("pipeline_parallel_microbatches"))
     size = options.number(*_any("pipeline_parallel_microbatch_size"), default=1)
     whole_batch = options.number("training.global_batch_size")
-    pipelined = (facts.get("parallel.pp") or 1) > 1
     if tokens and length and length.value > 0 and tokens.value % length.value == 0:
         facts.say("training.micro_batch_size", tokens.value // length.value, tokens.origin)
         facts.take("training.micro_batches", pieces)
-    elif local and pipelined and pieces and pieces.value > 0:
-        facts.take("training.micro_batches", pieces)
-        facts.say("training.micro_batch_size", max(local.value // pieces.value, 1), local.origin)
-    elif local and pipelined and size and size.value > 0:
-        facts.take("training.micro_batch_size", size)
-        if not (whole_batch and whole_batch.value > 0):
-            facts.say("training.micro_batches", local.value // size.value, local.origin)
     elif local:
-        facts.take("training.micro_batch_size", local)
-        if not (whole_batch and whole_batch.value > 0):
-            facts.say("training.micro_batches", 1, f"{options.absent}: no gradient accumulation", default=True)
+        facts.take("said.local_batch", local)
+    facts.take("said.pipeline_pieces", pieces)
+    facts.take("said.pipeline_piece", size)
     if whole_batch and whole_batch.value > 0 and not pieces:
         facts.take("training.global_batch_size", whole_batch)
 

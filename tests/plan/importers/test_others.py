@@ -246,3 +246,33 @@ def test_a_program_s_own_recomputation_is_asked_for(read):
     assert any("recompute" in note for note in read(ds__json=config).notes)
     rest = '[training]\nrecompute = "full"\n'
     assert not any("recompute" in note for note in read(ds__json=config, rest__toml=rest).notes)
+
+
+LOCAL_BATCH = """
+[training]
+local_batch_size = 8
+seq_len = 4096
+[parallelism]
+data_parallel_shard_degree = -1
+%s
+[activation_checkpoint]
+mode = "full"
+"""
+
+
+@pytest.mark.parametrize("in_file", [True, False])
+def test_a_pipeline_cuts_torchtitan_s_local_batch_wherever_it_is_said(read, in_file):
+    command = "torchrun --nnodes 2 --nproc-per-node 8 -m torchtitan.train --job.config_file titan.toml"
+    degree = ("pipeline_parallel_degree = 2\npipeline_parallel_schedule = 'Interleaved1F1B'", "")
+    if not in_file:
+        degree = ("pipeline_parallel_schedule = 'Interleaved1F1B'", " --parallelism.pipeline_parallel_degree 2")
+    document = read(titan__toml=LOCAL_BATCH % degree[0], job__sh=f"#!/bin/bash\n{command}{degree[1]}\n").document
+    assert document["parallel"]["pp"] == 2
+    assert (document["training"]["micro_batch_size"], document["training"]["micro_batches"]) == (1, 8)
+    assert (document["parallel"]["schedule"], document["parallel"]["virtual_stages"]) == ("interleaved", 2)
+
+
+def test_without_a_pipeline_the_local_batch_is_one_micro_batch_and_no_schedule_is_said(read):
+    document = read(titan__toml=LOCAL_BATCH % "pipeline_parallel_schedule = 'Interleaved1F1B'").document
+    assert (document["training"]["micro_batch_size"], document["training"]["micro_batches"]) == (8, 1)
+    assert not {"schedule", "virtual_stages"} & set(document["parallel"])
