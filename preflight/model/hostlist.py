@@ -47,6 +47,9 @@ def fold(names: Iterable[str]) -> str:
 
 def _fold_one(prefix: str, width: int, numbers: set[int], suffix: str = "") -> str:
     runs: list[list[int]] = []
+    low, high = min(numbers), max(numbers)
+    if high - low + 1 == len(numbers):  # one run, as with 65,536 groups; the search for more would take longest
+        runs, numbers = [[low, high]], set()
     for number in sorted(numbers):
         if runs and number == runs[-1][1] + 1:
             runs[-1][1] = number
@@ -113,6 +116,8 @@ def natural_key(name: str) -> tuple[tuple[str | int, ...], str]:
 
 def fold_numbers(numbers: Iterable[int]) -> str:
     """Ranks as a short list: (0, 1, 2, 5) -> "0-2,5"; an empty list gives "none"."""
+    if isinstance(numbers, range) and numbers.step == 1 and len(numbers) > 1:
+        return f"{numbers[0]}-{numbers[-1]}"
     values = set(numbers)
     if not values:
         return "none"
