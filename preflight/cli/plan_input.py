@@ -31,7 +31,7 @@ def read_input(
         )
     if plan is not None:
         return override(read_job(plan, need_layout=not advise), said), None
-    from preflight.plan.importers import import_files
+    from preflight.plan.importers import NOT_GIVEN, import_files
 
     imported = import_files(from_files, told(said))
     source = ",".join(readable(str(path)) for path in from_files)
@@ -41,6 +41,7 @@ def read_input(
         if "is missing" not in error.problem:
             raise
         remedy = f"{error.remedy}; a small plan file with just that may be one more --from"
+        remedy = "\n  ".join([remedy, *(note for note in imported.notes if NOT_GIVEN in note)])
         raise ConfigError(error.source, error.problem, key=error.key, remedy=remedy) from None
 
 

@@ -302,6 +302,15 @@ class TestWhatNoImportedFileSays:
         code, out, _ = plan("--from", script, "--from", rest)
         assert "16 ranks on 2 nodes" in out
 
+    def test_a_file_that_a_script_reads_and_nobody_gave_is_named_where_something_is_missing(self, plan, tmp_path):
+        script = tmp_path / "job.sh"
+        script.write_text(
+            "#!/bin/bash\naccelerate launch --config_file fsdp.yaml --num_machines 2 --num_processes 16 train.py\n"
+        )
+        code, _, err = plan("--from", script)
+        assert code == 78
+        assert "fsdp.yaml: that file was not given" in err
+
     def test_the_command_line_says_nodes_and_gpus_and_is_shown_as_their_origin(self, plan_json, titan):
         code, document = plan_json("--from", titan, *NODES)
         assert (code, document["world_size"], document["degrees"]["dp_shard"]) == (0, 32, 4)

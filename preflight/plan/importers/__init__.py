@@ -5,7 +5,7 @@ puts the files together and refuses contradictions. Nothing is ever executed, an
 """
 
 from preflight.plan.importers.facts import Imported
-from preflight.plan.importers.merge import import_files
+from preflight.plan.importers.merge import NOT_GIVEN, import_files
 from preflight.plan.importers.planwrite import plan_toml
 
-__all__ = ["Imported", "import_files", "plan_toml"]
+__all__ = ["NOT_GIVEN", "Imported", "import_files", "plan_toml"]

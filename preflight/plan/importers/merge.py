@@ -14,6 +14,7 @@ from preflight.plan.importers.tree import Lines, leaves
 
 SECTIONS = ("model", "parallel", "training", "hardware", "launch")
 MAX_FILES = 32
+NOT_GIVEN = "that file was not given"  # a note, and a remedy where something is missing
 _OF_ANY_LAUNCHER = ("launch.hosts", "launch.master", "launch.topology")
 _PATHS = ("launch.hostfile", "launch.topology")
 
@@ -54,7 +55,7 @@ def import_files(paths: Sequence[str | Path], told: Mapping[str, Fact] | None = 
                 origins[key] = fact.origin
     for key, fact in facts.values.items():
         if key.startswith("wants.") and key.removeprefix("wants.") not in given:
-            facts.note(f"{fact.origin}: that file was not given: give it too if it has a say")
+            facts.note(f"{fact.origin}: {NOT_GIVEN}: give it too if it has a say")
     known = "model.vocab_size" in facts.values
     return Imported(document, origins, tuple(note for note in facts.notes if not (known and NO_VOCABULARY in note)))
 
