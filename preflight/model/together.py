@@ -50,8 +50,9 @@ def keep_together(domains: Domains, axis: str, ranks: Sequence[int]) -> Remedy:
     if axis == "ep" and strided and (plan.job.parallel.etp is None or (unit > smallest and smallest % size == 0)):
         return _etp_one(plan, ranks, fits=plan.placement.is_block and smallest % size == 0)
     if size > largest:
-        lower = _lower(axis, size, smallest)
-        return lower._replace(text=lower.text + _or_say_domain(domains, largest))
+        inner = axis != "tp" and _step(ranks) > 1
+        lower = _order_or_degree(plan, axis, ranks, smallest) if inner else _lower(axis, size, smallest)
+        return lower._replace(text=lower.text + _also(plan, axis, ranks) + _or_say_domain(domains, largest))
     if not plan.placement.is_block:
         remedy = _by_launcher(plan, axis, ranks, fits=smallest % unit == 0)
     elif unit > max(size, smallest):
@@ -67,6 +68,13 @@ def keep_together(domains: Domains, axis: str, ranks: Sequence[int]) -> Remedy:
         by_degree = _order_or_degree(plan, axis, ranks, smallest) if unit > size else _lower(axis, size, smallest)
         remedy = _segment(domains, unit) or by_degree
     return remedy
+
+
+def _also(plan: Plan, axis: str, ranks: Sequence[int]) -> str:
+    """What a lower degree needs besides: consecutive ranks on a node, and tp innermost."""
+    how = BLOCK_BY.get(plan.job.launch.launcher or "", "block placement")
+    block = "" if plan.placement.is_block else f", and let consecutive ranks fill a node ({how})"
+    return block + (", and put tp innermost in the order" if axis == "tp" and _step(ranks) > 1 else "")
 
 
 def _or_say_domain(domains: Domains, largest: int) -> str:

@@ -216,6 +216,22 @@ def test_etp_written_out_is_named_too_where_one_would_bring_the_experts_together
     assert all(text.startswith("list the nodes of each NVLink domain one after another") for text in remedies)
 
 
+def test_a_lower_degree_says_what_else_it_needs():
+    """Ranks dealt round the nodes, tp not innermost, tp ranks inside a group of experts: the lower degree alone would leave all of them apart."""
+    dealt = make_plan(nodes=8, tp=16, pp=1, launch={"launcher": "slurm", "distribution": "cyclic"})
+    assert said(tp, dealt)[0].remedy.startswith(
+        "lower tp from 16 to 8, which divides the 8 GPUs of an NVLink domain, and let consecutive"
+    )
+    outer = make_plan(nodes=8, tp=16, pp=1, cp=2, order=("cp", "tp", "dp", "pp"))
+    assert "and put tp innermost" in said(tp, outer)[0].remedy
+    wide = [
+        f
+        for f in said(ep_in_nvlink_domain, make_plan(nodes=8, framework="deepspeed", tp=2, pp=1, ep=16))
+        if f.subject == "ep0"
+    ]
+    assert wide[0].remedy.startswith("lower ep from 16 to 4")
+
+
 def test_etp_one_keeps_the_experts_inside_the_node():
     assert {f.verdict for f in said(ep_in_nvlink_domain, experts(tp=8, pp=8, ep=8, etp=1))} == {Verdict.PASS}
 
