@@ -36,7 +36,13 @@ def layouts_text(layouts: Sequence[LayoutAdvice]) -> str:
         _row(number, layout, axes, chunks=chunks, again=again) for number, layout in enumerate(layouts, 1)
     ]
     heading = "No layout fits into the GPUs; these come nearest" if layouts[0].fits is False else "Layouts, best first"
-    lines = [heading, *columns(rows, left=0), "", "Why the first, and what each has less than the one before it"]
+    table = columns([row[:-1] for row in rows], left=0)
+    lines = [
+        heading,
+        *(f"{line}  {row[-1]}".rstrip() for line, row in zip(table, rows, strict=True)),
+        "",
+        "Why the first, and what each has less than the one before it",
+    ]
     for number, layout in enumerate(layouts, 1):
         why = layout.strength if number == 1 else layout.why_behind
         lines.append(f"  {number}  {clean(why)}")
