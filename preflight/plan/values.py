@@ -28,8 +28,9 @@ def whole(high: int) -> Reader:
 
 
 def count(high: int) -> Reader:
-    """A whole number from 1 to `high`, or a text such as "70B"."""
-    return _number_or_text(parse_count, high, 'a whole number from 1 to {high}, or a text such as "70B" or "1.5T"')
+    """A whole number from 1 to `high`, also as 70e9, or a text such as "70B"."""
+    read = _number_or_text(parse_count, high, 'a whole number from 1 to {high}, or a text such as "70B" or "1.5T"')
+    return lambda value: read(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def size(high: int, low: int = 1) -> Reader:
