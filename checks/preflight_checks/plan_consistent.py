@@ -6,6 +6,7 @@ Megatron-Core, transformer_config.py, parallel_state.py, schedules.py, moe_layer
 pipelining/schedules.py; DeepSpeed, runtime/pipe/engine.py, moe/layer.py; DualPipe, dualpipe.py; accelerate, context parallelism.
 """
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -153,19 +154,21 @@ def _sequence_faults(plan: Plan) -> Iterator[Fault]:
     pieces, shown = (2 * cp, "2 x cp") if cp > 1 else (1, "")
     if parallel.framework == "torchtitan":
         pieces, shown = tp * 2 * cp, "tp x 2 x cp"
+    # Megatron wants both: a length that keeps one rule alone would be refused by the other
+    both = math.lcm(pieces, tp * cp) if parallel.framework == "megatron" and parallel.sequence_parallel else pieces
     if tokens % pieces:
         yield Fault(
             "training.seq_length",
             f"{tokens} tokens with " + (f"tp {tp} and cp {cp}" if parallel.framework == "torchtitan" else f"cp {cp}"),
             f"a multiple of {shown} = {pieces}",
-            f"use a sequence of {-(-tokens // pieces) * pieces} tokens, or another cp",
+            f"use a sequence of {-(-tokens // both) * both} tokens, or another cp",
         )
     elif parallel.framework == "megatron" and parallel.sequence_parallel and tokens % (tp * cp):
         yield Fault(
             "training.seq_length",
             f"{tokens} tokens with sequence parallelism over tp {tp} and cp {cp}",
             f"a multiple of tp x cp = {tp * cp}",
-            f"use a sequence of {-(-tokens // (tp * cp)) * tp * cp} tokens, or another tp",
+            f"use a sequence of {-(-tokens // both) * both} tokens, or another tp",
         )
 
 

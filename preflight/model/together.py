@@ -46,7 +46,7 @@ def keep_together(domains: Domains, axis: str, ranks: Sequence[int]) -> Remedy:
     plan, size, unit = domains.plan, len(ranks), len(ranks) * _step(ranks)
     smallest, largest = domains.different_sizes[0], domains.different_sizes[-1]
     workers = sorted(set(plan.placement.ranks_per_node))
-    strided = plan.job.parallel.framework == "megatron" and plan.degrees.get("etp", 1) > 1
+    strided = plan.job.parallel.framework == "megatron" and plan.degrees.get("etp", 1) > 1 and not _inside_ep(plan)
     if axis == "ep" and strided and (plan.job.parallel.etp is None or (unit > smallest and smallest % size == 0)):
         return _etp_one(plan, ranks, fits=plan.placement.is_block and smallest % size == 0)
     if size > largest:
@@ -94,6 +94,12 @@ def order_of_nodes(plan: Plan) -> Remedy:
         if launch.launcher == "kubernetes":
             how = f"{how}, with static rendezvous; c10d sorts the names as text"
     return Remedy(how, _plan_part(key))
+
+
+def _inside_ep(plan: Plan) -> bool:
+    """Whether data parallelism or the pipeline lies inside ep, so that its ranks are apart whatever etp is."""
+    inner = plan.order[: plan.order.index("ep")] if "ep" in plan.order else ()
+    return "dp" in inner or ("pp" in inner and plan.degrees["pp"] > 1)
 
 
 def _etp_one(plan: Plan, ranks: Sequence[int], *, fits: bool) -> Remedy:

@@ -232,6 +232,11 @@ def test_a_lower_degree_says_what_else_it_needs():
     assert wide[0].remedy.startswith("lower ep from 16 to 4")
 
 
+def test_etp_one_is_not_proposed_where_another_axis_strides_the_experts():
+    plan = make_plan(nodes=4, tp=8, cp=2, pp=1, ep=4, order=("dp", "tp", "cp", "ep", "pp"))
+    assert all("set etp = 1" not in f.remedy for f in said(ep_in_nvlink_domain, plan))
+
+
 def test_etp_one_keeps_the_experts_inside_the_node():
     assert {f.verdict for f in said(ep_in_nvlink_domain, experts(tp=8, pp=8, ep=8, etp=1))} == {Verdict.PASS}
 

@@ -66,6 +66,11 @@ def test_a_passing_plan_shows_both_layouts():
         ({"virtual_stages": 2, "micro_batches": 30}, "training.micro_batches", "use 32 micro-batches"),
         ({**TITAN, "virtual_stages": 2, "micro_batches": 30}, "training.micro_batches", "use 32 micro-batches"),
         ({"cp": 2, "seq_length": 4098}, "training.seq_length", "use a sequence of 4100 tokens"),
+        (
+            {"cp": 2, "seq_length": 4098, "sequence_parallel": True},
+            "training.seq_length",
+            "use a sequence of 4112 tokens",
+        ),
         ({**TITAN, "cp": 2, "seq_length": 4100}, "training.seq_length", "use a sequence of 4128 tokens"),
         ({**TITAN, "seq_length": 4104}, "training.seq_length", "use a sequence of 4112 tokens"),
         ({"sequence_parallel": True, "seq_length": 4100}, "training.seq_length", "use a sequence of 4104 tokens"),
