@@ -12,152 +12,16 @@ import msgspec
 
 from preflight.errors import ConfigError
 from preflight.formats import read_toml, readable
-from preflight.model import (
-    Attention,
-    Backend,
-    Framework,
-    Hardware,
-    Job,
-    Launch,
-    Launcher,
-    ModelShape,
-    Need,
-    Optimizer,
-    Parallel,
-    Precision,
-    Recompute,
-    Rule,
-    Schedule,
-    Severity,
-    Training,
-)
+from preflight.model import Hardware, Job, Launch, ModelShape, Need, Parallel, Rule, Severity, Training
 from preflight.model.hostlist import unfold
-from preflight.plan.layout import MAX_WORLD_SIZE, ORDERS
+from preflight.plan.layout import ORDERS
+from preflight.plan.plankeys import FIELDS, SECTIONS
 from preflight.plan.shape import count_parameters
-from preflight.plan.values import (
-    Reader,
-    WrongValueError,
-    count,
-    decimal,
-    flag,
-    from_zero,
-    one_of,
-    rate,
-    show,
-    size,
-    text,
-    whole,
-    wholes,
-)
+from preflight.plan.values import Reader, WrongValueError, one_of, show
 
-# upper bounds are a hundred times and more what exists: they catch a misplaced zero and keep sums small
-_DEGREE, _WIDTH = whole(MAX_WORLD_SIZE), whole(10**7)
-_SECTIONS: dict[str, dict[str, Reader]] = {
-    "model": {
-        "parameters": count(10**15),
-        "layers": whole(100_000),
-        "hidden_size": _WIDTH,
-        "ffn_size": _WIDTH,
-        "attention_heads": _WIDTH,
-        "kv_heads": _WIDTH,
-        "head_dim": _WIDTH,
-        "vocab_size": whole(10**8),
-        "positions": from_zero(10**9),
-        "gated_mlp": flag,
-        "dropout": flag,
-        "tied_embeddings": flag,
-        "experts": whole(10**6),
-        "experts_per_token": whole(10**6),
-        "expert_ffn_size": _WIDTH,
-        "shared_ffn_size": from_zero(10**7),
-        "dense_layers": from_zero(100_000),
-        "kv_lora_rank": _WIDTH,
-        "q_lora_rank": _WIDTH,
-        "qk_nope_head_dim": _WIDTH,
-        "qk_rope_head_dim": _WIDTH,
-        "v_head_dim": _WIDTH,
-        "mtp_layers": from_zero(100),
-    },
-    "parallel": {
-        "framework": one_of(*get_args(Framework)),
-        "order": text,
-        "tp": _DEGREE,
-        "cp": _DEGREE,
-        "ep": _DEGREE,
-        "etp": _DEGREE,
-        "dp": _DEGREE,
-        "pp": _DEGREE,
-        "dp_replicate": _DEGREE,
-        "dp_shard": _DEGREE,
-        "virtual_stages": whole(100_000),
-        "schedule": one_of(*get_args(Schedule)),
-        "zero_stage": from_zero(3),
-        "sequence_parallel": flag,
-        "optimizer_instances": _DEGREE,
-        "hierarchical_cp": wholes(MAX_WORLD_SIZE),
-        "data_before_expert": flag,
-        "auto_ep": flag,
-        "reshard_after_forward": flag,
-        "embedding_as_layer": flag,
-        "scatter_gather": flag,
-        "ep_needs_domain": flag,
-    },
-    "training": {
-        "micro_batches": whole(10**9),
-        "global_batch_size": whole(10**12),
-        "micro_batch_size": whole(10**9),
-        "seq_length": count(10**12),
-        "precision": one_of(*get_args(Precision)),
-        "optimizer": one_of(*get_args(Optimizer)),
-        "gradient_bytes": whole(8),
-        "moment_bytes": whole(16),
-        "recompute": one_of(*get_args(Recompute)),
-        "attention": one_of(*get_args(Attention)),
-        "fused_loss": flag,
-        "capacity_factor": decimal(1, 1000),
-        "expert_skew": decimal(1, 1_000_000),
-        "dispatch_bytes": whole(8),
-        "dispatch_once_per_node": flag,
-        "compiled": flag,
-        "compiled_loss": flag,
-        "offload_optimizer": flag,
-        "overlap_tp": flag,
-        "overlap_gradients": flag,
-        "overlap_parameters": flag,
-    },
-    "hardware": {
-        "nodes": whole(MAX_WORLD_SIZE),
-        "gpus_per_node": whole(1024),
-        "gpu": text,
-        "gpu_memory": size(10**15, low=10**9),
-        "backend": one_of(*get_args(Backend)),
-        "nodes_per_nvlink_domain": whole(1024),
-        "nvlink_bandwidth": rate(10**15),
-        "nic_bandwidth": rate(10**15),
-        "checkpoint_bandwidth": rate(10**18),
-        "node_mtbf_hours": decimal(0.001, 10**9),
-    },
-    "launch": {
-        "launcher": one_of(*get_args(Launcher)),
-        "hosts": text,
-        "distribution": text,
-        "tasks_per_node": text,
-        "hostfile": text,
-        "rendezvous": one_of("c10d", "static"),
-        "segment": whole(MAX_WORLD_SIZE),
-        "master": text,
-        "visible_devices": text,
-        "slurm_version": text,
-        "topology": text,
-    },
-}
-# the key of a plan file -> the field it becomes, where the names differ: a file says "80GB", a field says its unit
-_FIELDS = {
-    "gpu_memory": "gpu_memory_bytes",
-    "nvlink_bandwidth": "nvlink_bytes_per_s",
-    "nic_bandwidth": "nic_bytes_per_s",
-    "checkpoint_bandwidth": "checkpoint_bytes_per_s",
-}
+# parameters are given rounded ("70B" for 70.55e9), and may count what a shape doesn't tell; more is another model
+MAX_PARAMETERS_OFF = 0.2
+
 _RULE_KEYS = ("severity", "need", "limits")
 
 
@@ -168,8 +32,8 @@ def read_job(path: str | Path, *, need_layout: bool = True) -> Job:
 
 def job_of(document: Mapping[str, Any], source: str, *, need_layout: bool = True) -> Job:
     """The job that the content of a plan file describes. `source`: for messages, and where relative paths begin. Raises ConfigError."""
-    _refuse_unknown(source, None, document, [*_SECTIONS, "rules"], "section")
-    model, parallel, training, hardware, launch = (_read_section(source, name, document) for name in _SECTIONS)
+    _refuse_unknown(source, None, document, [*SECTIONS, "rules"], "section")
+    model, parallel, training, hardware, launch = (_read_section(source, name, document) for name in SECTIONS)
     if "layers" not in model:
         raise ConfigError(source, "is missing", key="model.layers", remedy="write layers = 80 under [model]")
     if need_layout and "parallel" not in document:
@@ -188,7 +52,7 @@ def job_of(document: Mapping[str, Any], source: str, *, need_layout: bool = True
             key="training.micro_batch_size",
             remedy="write micro_batch_size = 1 under [training], or give micro_batches in place of global_batch_size",
         )
-    hardware = {_FIELDS.get(key, key): value for key, value in hardware.items()}
+    hardware = {FIELDS.get(key, key): value for key, value in hardware.items()}
     if "node_mtbf_hours" in hardware:
         hardware["node_mtbf_s"] = hardware.pop("node_mtbf_hours") * 3600
     return Job(
@@ -206,13 +70,19 @@ def _read_model(source: str, model: dict[str, Any]) -> ModelShape:
     """The model; parameters counted from the shape where the file doesn't give them."""
     for part, whole_key in (("dense_layers", "layers"), ("experts_per_token", "experts")):
         if whole_key in model and model.get(part, 0) > model[whole_key]:
-            raise ConfigError(
-                source, f"{model[part]} is more than {whole_key} {model[whole_key]}", key=f"model.{part}"
-            )
-    if "parameters" in model:
-        return ModelShape(**model)
-    shape = ModelShape(parameters=1, **model)
+            raise ConfigError(source, f"{model[part]} is more than {whole_key} {model[whole_key]}", key=f"model.{part}")
+    given = model.get("parameters")
+    shape = ModelShape(**{**model, "parameters": given or 1})
     counted = count_parameters(shape)
+    if given is not None:
+        if counted is not None and abs(given / counted - 1) > MAX_PARAMETERS_OFF:
+            raise ConfigError(
+                source,
+                f"{given / 1e9:.4g}e9, but the shape amounts to {counted / 1e9:.4g}e9",
+                key="model.parameters",
+                remedy="correct one of them, or leave parameters out: they are counted from the shape",
+            )
+        return shape
     if counted is None:
         raise ConfigError(
             source,
@@ -246,7 +116,7 @@ def _read_section(source: str, name: str, document: Mapping[str, Any]) -> dict[s
     section = document.get(name, {})
     if not isinstance(section, dict):
         raise ConfigError(source, f"{show(section)} is not a section", key=name, remedy=f"begin it with [{name}]")
-    readers = _SECTIONS[name]
+    readers = SECTIONS[name]
     _refuse_unknown(source, name, section, readers, "key")
     return {key: _read(source, f"{name}.{key}", readers[key], value) for key, value in section.items()}
 

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from preflight.plan.planfile import _SECTIONS
+from preflight.plan.plankeys import SECTIONS
 
 PAGE = (Path(__file__).parents[2] / "deploy" / "plans" / "README.md").read_text()
 
 
-@pytest.mark.parametrize("section", _SECTIONS)
+@pytest.mark.parametrize("section", SECTIONS)
 def test_every_key_of_a_section_is_explained_and_none_that_is_not_there(section):
     text = PAGE.split(f"## [{section}]")[1].split("\n## ")[0]
     keys = {key for row in re.findall(r"^\| (.+?) \|", text, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)}
-    assert keys == set(_SECTIONS[section])
+    assert keys == set(SECTIONS[section])
 
 
 def test_every_plan_file_of_the_folder_is_listed():

@@ -169,3 +169,14 @@ def test_what_is_overlapped_may_be_said(tmp_path):
     job = read(tmp_path, f"{LEAST}scatter_gather = true\n[training]\n{keys}")
     assert job.training == Training(overlap_tp=False, overlap_gradients=True, overlap_parameters=True)
     assert job.parallel.scatter_gather
+
+
+def test_parameters_that_contradict_the_shape_are_refused_and_rounded_ones_taken(tmp_path):
+    shape = (
+        "layers = 80\nhidden_size = 8192\nffn_size = 28672\nattention_heads = 64\nkv_heads = 8\nvocab_size = 128256\n"
+    )
+    rest = "[parallel]\ntp = 8\n"
+    assert refusal(tmp_path, f'[model]\nparameters = "7B"\n{shape}{rest}').startswith(
+        "model.parameters: 7e9, but the shape amounts to 70.55e9"
+    )
+    assert read(tmp_path, f'[model]\nparameters = "70B"\n{shape}{rest}').model.parameters == 70 * 10**9
