@@ -22,7 +22,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     assert evidence.measurements is not None
     shortfall = evidence.limits("group_busbw", LIMITS)["shortfall"]
     repeats = by_subject(repeats_of(evidence.measurements), "alone")
-    for axis in evidence.plan.groups:
+    for axis in evidence.plan.timed_axes:
         kinds: dict[tuple[int, int], list[Group]] = {}
         for group in evidence.plan.on_axis(axis):
             if group.name not in repeats:

@@ -22,7 +22,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     limits = evidence.limits("group_contention", LIMITS)
     repeats = repeats_of(evidence.measurements)
     alone, together = by_subject(repeats, "alone"), by_subject(repeats, "together")
-    for axis in evidence.plan.groups:
+    for axis in evidence.plan.timed_axes:
         planned = [group.name for group in evidence.plan.on_axis(axis)]
         names = [name for name in planned if name in alone and name in together]
         missing = [name for name in planned if name in alone and name not in together]  # else group_busbw speaks

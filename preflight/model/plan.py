@@ -154,6 +154,14 @@ class Plan(Noun, frozen=True, kw_only=True):
     fingerprint: str = ""
     predicted: Placement | None = None
 
+    @property
+    def timed_axes(self) -> tuple[str, ...]:
+        """The axes to time: of those that have the same groups (fsdp and dp_shard without cp, say) the first, since they share one measurement."""
+        first: dict[tuple[tuple[int, ...], ...], str] = {}
+        for axis, groups in self.groups.items():
+            first.setdefault(groups, axis)
+        return tuple(first.values())
+
     def on_axis(self, axis: str) -> tuple[Group, ...]:
         """The groups of one axis, in order; empty if the axis has degree 1."""
         return tuple(Group(axis=axis, index=i, ranks=ranks) for i, ranks in enumerate(self.groups.get(axis, ())))

@@ -119,7 +119,7 @@ def group_rounds(plan: Plan, backend: str, repeat: int = 0, *, share_machine: bo
     "nodes" are one machine, where they do. An axis with a single group has no "together".
     """
     rounds: list[Round] = []
-    for axis in plan.groups:
+    for axis in plan.timed_axes:
         groups = [(group, group_probe(plan, group, backend, repeat)) for group in plan.on_axis(axis)]
         inside: dict[str, list[Probe]] = {}
         for group, probe in groups:

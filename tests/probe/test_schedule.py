@@ -214,3 +214,11 @@ def test_no_rank_is_in_two_probes_of_a_round_and_every_key_is_unique(plan):
 
 def test_a_single_rank_has_nothing_to_measure():
     assert full_schedule(layout(1, 1, tp=1, dp=1), "gloo") == []
+
+
+def test_groups_that_two_axes_share_are_timed_once():
+    plan = make_plan(nodes=2, gpus_per_node=4, gpu=None, framework="torchtitan", tp=2, dp_shard=4)
+    assert plan.groups["fsdp"] == plan.groups["dp_shard"]
+    timed = {probe.axis for probes in group_rounds(plan, "gloo") for probe in probes}
+    assert timed == set(plan.timed_axes)
+    assert len({plan.groups[axis] for axis in timed}) == len(timed)

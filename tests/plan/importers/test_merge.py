@@ -26,7 +26,8 @@ def test_every_value_has_an_origin_and_every_key_is_one_of_a_plan_file(read, nam
     assert keys == set(imported.origins)
     assert all(name in origin for origin in imported.origins.values())
     model = imported.document.get("model", {})
-    shape = {"hidden_size", "attention_heads", "vocab_size"} <= set(model)
+    width = "ffn_size" in model or "expert_ffn_size" in model
+    shape = width and {"hidden_size", "attention_heads", "vocab_size"} <= set(model)
     least = {"layers": 2} if shape else {"layers": 2, "parameters": 10}
     document = {**imported.document, "model": {**least, **model}}
     job_of(document, "imported", need_layout=False)  # refuses unknown keys and values out of bounds
