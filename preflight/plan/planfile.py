@@ -15,7 +15,7 @@ from preflight.formats import read_toml, readable
 from preflight.model import Hardware, Job, Launch, ModelShape, Need, Parallel, Rule, Severity, Training
 from preflight.model.hostlist import unfold
 from preflight.plan.layout import ORDERS
-from preflight.plan.plankeys import FIELDS, SECTIONS
+from preflight.plan.plankeys import CALLED, FIELDS, SECTIONS
 from preflight.plan.shape import count_parameters
 from preflight.plan.values import Reader, WrongValueError, one_of, show
 
@@ -194,8 +194,10 @@ def show_name(name: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The nearest known name as a question to append, empty if none is near."""
+    """The name that is meant by a framework's word, else the nearest known one, as a question to append; empty if none is near."""
     import difflib
 
-    close = difflib.get_close_matches(name[:100], known, n=1)
+    word = name[:100].replace("-", "_").casefold()
+    close = [key for key in known if word == key or word in CALLED.get(key, "").split()]
+    close = close or difflib.get_close_matches(name[:100], known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
