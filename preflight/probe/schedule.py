@@ -137,12 +137,13 @@ def group_rounds(plan: Plan, backend: str, repeat: int = 0, *, share_machine: bo
 def group_probe(plan: Plan, group: Group, backend: str, repeat: int) -> Probe:
     """The probe of one planned group alone, at the message size that the plan implies, within the backend's range."""
     _, smallest, largest = SIZES[backend]
-    planned = plan.estimate.message_bytes.get(group.axis)
+    axis = _sized_axis(plan, group.axis)
+    planned = plan.estimate.message_bytes.get(axis)
     size = largest if planned is None else min(max(planned, smallest), largest)
     if planned is None:
         source = "default: the plan implies no message size"
     elif size == planned:
-        source = plan.estimate.message_sources.get(group.axis, "the plan")
+        source = plan.estimate.message_sources.get(axis, "the plan")
     else:
         source = f"the plan's {planned} bytes, kept within {smallest} to {largest} on {backend}"
     whole = 4 * len(group.ranks)  # every rank's part is a whole number of 4-byte elements
@@ -156,6 +157,13 @@ def group_probe(plan: Plan, group: Group, backend: str, repeat: int) -> Probe:
         repeat=repeat,
         loop_s=LOOP_S[backend],
     )
+
+
+def _sized_axis(plan: Plan, axis: str) -> str:
+    """The axis whose message these groups carry: their own, or of those with the same groups the one that sends most."""
+    sizes = plan.estimate.message_bytes
+    same = [other for other in sizes if plan.groups.get(other) == plan.groups[axis]]
+    return max(same, key=lambda other: sizes[other], default=axis)
 
 
 def together(probe: Probe) -> Probe:
