@@ -1,16 +1,18 @@
 """A plan with its findings, as text for a person and as the document `preflight.plan/1`. Nothing was measured for either."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from preflight.model import Answer, Finding, Plan
-from preflight.model.hostlist import fold, fold_numbers
+from preflight.model.hostlist import fold, fold_numbers, natural_key
 from preflight.report.estimate import estimate_lines
 from preflight.report.text import clean, columns, hang, in_reading_order
 
 SCHEMA = "preflight.plan/1"
+MAX_RUNS = 8  # of nodes out of their natural order
 SHARE_DIGITS = 4  # of the two bubble figures: 0.0938
 
 
@@ -54,7 +56,7 @@ def plan_text(plan: Plan, *, width: int = 100) -> str:
     size = f"{plan.world_size} ranks on {placement['num_nodes']} node{'s' if placement['num_nodes'] != 1 else ''} x {shown}"
     lines = [
         f"plan {clean(plan.job.source)}: {size}, {plan.job.parallel.framework} order {'-'.join(plan.order)}",
-        f"placement {placement['source']}, {clean(placement['method'])}: {clean(placement['nodes'])}",
+        f"placement {placement['source']}, {clean(placement['method'])}: {clean(_by_node_rank(plan.placement.nodes))}",
     ]
     if plan.placement.doubt:
         lines += hang("not certain: ", plan.placement.doubt, width=width)
@@ -69,6 +71,25 @@ def plan_text(plan: Plan, *, width: int = 100) -> str:
         lines.append("  none: every axis has degree 1")
     lines += ["", *estimate_lines(plan, width=width)]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _by_node_rank(nodes: Sequence[str]) -> str:
+    """The nodes folded, in the order of their ranks: "n[0-1,10-11,2-9]" would read as sorted, so it is "n[0-1],n[10-11],n[2-9]"."""
+    if list(nodes) == sorted(nodes, key=natural_key):
+        return fold(nodes)
+    runs: list[list[str]] = []
+    for name in nodes:
+        if runs and _follows(runs[-1][-1], name):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return ",".join(map(fold, runs[:MAX_RUNS])) + (f",... ({len(nodes)} nodes)" if len(runs) > MAX_RUNS else "")
+
+
+def _follows(before: str, name: str) -> bool:
+    """Whether two names differ in their last number alone, by one: n9, n10."""
+    one, two = (re.fullmatch(r"(.*?)(\d{1,18})", text) for text in (before, name))
+    return one is not None and two is not None and one[1] == two[1] and int(two[2]) == int(one[2]) + 1
 
 
 def _axis_row(plan: Plan, axis: str) -> list[str]:

@@ -82,3 +82,17 @@ def test_axes_that_the_ledger_cannot_count_are_named():
     assert "not counted: tp, pp: needs hidden_size" in text
     assert "tp collectives" in text
     assert "not counted" not in plan_text(make_plan(tp=8, pp=4, model=LLAMA_70B))
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        ([f"n{i}" for i in range(12)], ": n[0-11]"),
+        (sorted(f"n{i}" for i in range(12)), ": n[0-1],n[10-11],n[2-9]"),
+        (["b2", "a1", "b1"], ": b2,a1,b1"),
+        ([f"n{i}" for i in range(40, 0, -1)], ": n40,n39,n38,n37,n36,n35,n34,n33,... (40 nodes)"),
+    ],
+)
+def test_nodes_are_shown_in_the_order_of_their_ranks(names, shown):
+    plan = build_plan(make_job(nodes=None, gpus_per_node=None, tp=1), node_names=names, gpus_per_node=8)
+    assert plan_text(plan).splitlines()[1].endswith(shown)
