@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -30,6 +30,9 @@ from preflight.model import (
     Verdict,
     to_json,
 )
+
+if TYPE_CHECKING:
+    from preflight.probe.attendance import Attendance
 
 DEADLINE_S = 60.0  # ranks reach the first line of a script within seconds of one another; slow file systems take longer
 GRACE_S = 10.0  # what ranks other than 0 wait longer, so that rank 0's answer about a missing rank reaches them
@@ -204,7 +207,7 @@ def _agreed(plan: PlanLike, deadline_s: float) -> Outcome:
     row = _row(plan, exchange.rank, exchange.size)
     if exchange.rank == 0:
         _load()
-    apart = ""
+    apart, missing = "", list[int]()
     try:
         try:
             rows = exchange.gather(to_bytes(row))
@@ -212,7 +215,8 @@ def _agreed(plan: PlanLike, deadline_s: float) -> Outcome:
         except RanksApart:
             if exchange.rank != 0:
                 raise
-            apart = _apart(attendance.missing(), exchange.size, deadline_s)
+            missing = attendance.missing()
+            apart = _apart(missing, exchange.size, deadline_s)
             attendance.tell(apart)  # the answer may not reach those whose way to rank 0 leads over a missing one
             outcome = Outcome(apart, "")
         answer = Answer(reason=_cut(outcome.reason, MAX_REASON), fingerprint=outcome.fingerprint)
@@ -220,8 +224,18 @@ def _agreed(plan: PlanLike, deadline_s: float) -> Outcome:
     except RanksApart as error:
         if exchange.rank != 0:
             apart = attendance.told(GRACE_S) or ""
+        _part(attendance, missing, apart)
         raise PlacementError(apart or _apart([], exchange.size, deadline_s)) from error
+    _part(attendance, missing, apart or told.reason)
     return Outcome(told.reason, told.fingerprint)
+
+
+def _part(attendance: "Attendance", missing: Sequence[int], reason: str) -> None:
+    """Before a rank raises: rank 0, with which the store may go, leaves last if somebody is missing."""
+    if attendance.rank != 0 and reason:
+        attendance.heard()
+    elif missing:
+        attendance.stay(missing)
 
 
 def _apart(missing: Sequence[int], size: int, deadline_s: float) -> str:

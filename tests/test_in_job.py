@@ -163,6 +163,26 @@ def test_a_rank_that_never_comes_is_named_by_all_others(folder):
 
 
 @pytest.mark.fabric
+def test_rank_0_with_its_store_leaves_last_if_somebody_is_missing(folder):
+    """Each process ends as soon as it has raised, as a script does that nobody catches; rank 2 was never there."""
+    body = """
+    import json
+    def main(rank):
+        preflight.in_job.GRACE_S = 3
+        if rank == 2:
+            os._exit(0)
+        try:
+            preflight.assert_placement(FOLDER / "job.toml", deadline_s=2)
+        except preflight.PlacementError as error:
+            os.write(1, json.dumps({"rank": rank, "text": str(error), "code": 10}).encode() + b"\\n")
+        os._exit(0)
+    """
+    said = run_job(4, folder, body)
+    assert len(said) == 3
+    assert one_reason(said).startswith("rank 2 did not come to preflight.assert_placement")
+
+
+@pytest.mark.fabric
 def test_without_a_roll_call_the_others_still_raise_with_one_reason(folder):
     body = """
     from torch.distributed import distributed_c10d

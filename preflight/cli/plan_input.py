@@ -122,6 +122,8 @@ def parse_measured_memory(text: str) -> dict[str, int]:
         part, size = (name.strip(), value) if equals else ("total", name)
         if part not in known:
             raise UsageError(f"--measured-memory: {part!r} is not one of {', '.join(known)}")
+        if part in measured:
+            raise UsageError(f"--measured-memory: {part} is given twice")
         try:
             measured[part] = parse_bytes(size.strip())
         except ValueError as error:

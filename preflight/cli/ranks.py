@@ -38,7 +38,10 @@ def command(out: Path | None, timeout_s: float) -> int:
 
     line = msgspec.json.encode(facts) + b"\n"
     if len(line) > PIPE_BUF:
-        line = msgspec.json.encode(msgspec.structs.replace(facts, environment={}, problems=())) + b"\n"
+        bare = msgspec.structs.replace(facts, environment={}, problems=())
+        line = msgspec.json.encode(bare) + b"\n"
+        if len(line) > PIPE_BUF:  # thousands of letters in a variable that takes a few UUIDs, or a name
+            line = msgspec.json.encode(msgspec.structs.replace(bare, visible_devices=None, node=None)) + b"\n"
     if out is not None:
         _write(out, facts.rank, line)
     else:

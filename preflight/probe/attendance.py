@@ -6,7 +6,7 @@ store (torch keeps it to itself, and a job may have none) nobody is named.
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -47,6 +47,17 @@ class Attendance:
             return bytes(self.store.get("reason")).decode()
 
         return None if self.store is None else _in_time(wait_s + CALL_S, read)
+
+    def heard(self) -> None:
+        """Say that this rank knows why it raises, so that rank 0 may go."""
+        if self.store is not None:
+            _in_time(CALL_S, lambda: self.store.set(f"heard/{self.rank}", "1"))
+
+    def stay(self, missing: Collection[int]) -> None:
+        """On rank 0, which may serve the store: wait until all but the missing ones have heard, CALL_S seconds at most."""
+        if self.store is not None:
+            keys = [f"heard/{rank}" for rank in range(self.size) if rank != self.rank and rank not in missing]
+            _in_time(CALL_S, lambda: self.store.wait(keys, timedelta(seconds=CALL_S)))
 
 
 def _store(number: int) -> Any:

@@ -185,6 +185,7 @@ class TestMeasured:
         [
             ("--measured-memory", "lots"),
             ("--measured-memory", "weights=3GB"),
+            ("--measured-memory", "total=3GB,total=4GB"),
             ("--measured-step-time", "soon"),
             ("--measured-step-time", "0s"),
             ("--advise-dir", "x"),

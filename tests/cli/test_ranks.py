@@ -98,6 +98,12 @@ def test_a_line_fits_a_pipe_in_one_piece_whatever_the_environment_holds(monkeypa
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert run_command_line(["ranks"]) == 0
     assert len(capsys.readouterr().out) <= 4096
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-," * 20_000)
+    monkeypatch.setenv("SLURMD_NODENAME", "n" * 5000)
+    assert run_command_line(["ranks"]) == 0
+    out = capsys.readouterr().out
+    assert len(out) <= 4096
+    assert '"rank":0,' in out
 
 
 def test_nothing_heavy_is_imported():
