@@ -77,7 +77,7 @@ def _judge_estimate(plan: Plan, estimate: Memory, memory: int, source: str, limi
         remedy=""
         if verdict is Verdict.PASS
         else _savings(plan, estimate, (total if total > surely else most) - memory),
-        blames=None if verdict is Verdict.PASS else Part(kind="plan", name="parallel"),
+        blames=None if verdict is Verdict.PASS else Part(kind="plan", name="parallel", confidence="likely"),
     )
 
 

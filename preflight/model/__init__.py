@@ -28,7 +28,7 @@ from preflight.model.job import (
     Training,
 )
 from preflight.model.measurement import Failure, Measurement, Mode, Probe, Samples
-from preflight.model.plan import AXES, NODE_IS_DOMAIN, Footprint, Group, Placement, Plan, Rank
+from preflight.model.plan import AXES, NODE_IN_DOUBT, NODE_IS_DOMAIN, Footprint, Group, Placement, Plan, Rank
 from preflight.model.profile import Expected, Profile
 from preflight.model.rank_facts import RANK_SCHEMA, Difference, RankFacts, compare_placements
 from preflight.model.report import SCHEMA, Coverage, Environment, Report
@@ -36,6 +36,7 @@ from preflight.model.topology import Topology
 
 __all__ = [
     "AXES",
+    "NODE_IN_DOUBT",
     "NODE_IS_DOMAIN",
     "RANK_SCHEMA",
     "SCHEMA",

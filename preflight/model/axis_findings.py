@@ -8,6 +8,7 @@ from preflight.model.domains import AxisDomains, Domains, State
 from preflight.model.evidence import Evidence
 from preflight.model.finding import Finding, Verdict
 from preflight.model.hostlist import fold
+from preflight.model.plan import NODE_IN_DOUBT
 from preflight.model.together import Remedy, keep_together
 
 # groups of one state that get a finding of their own; a job of 131,072 ranks has 16,384 tp groups
@@ -42,8 +43,9 @@ class Question(NamedTuple):
 
     def verdict(self, state: State) -> Verdict:
         """What a state of a group means."""
+        doubt = self.crossing is Verdict.FAIL and self.domains.note == NODE_IN_DOUBT
         return {
-            "apart": self.crossing,
+            "apart": Verdict.UNKNOWN if doubt else self.crossing,
             "pcie": Verdict.WARN,  # slow, but it does not leave the node: someone should look, the job may run
             "unknown": Verdict.UNKNOWN,
             "inside": Verdict.PASS,
@@ -101,7 +103,8 @@ def _judge_one(asked: Question, index: int, state: State) -> Finding:
         remedy = f"use GPUs that NVLink joins, or lower {asked.axis} below {len(ranks)}"
         return _finding(asked, [index], state, observed, remedy)
     change = keep_together(domains, asked.axis, ranks)
-    observed = f"{where}: no NVLink between them{asked.note()}{_cost(asked, index)}"
+    joined = "whether NVLink joins them is not known" if domains.note == NODE_IN_DOUBT else "no NVLink between them"
+    observed = f"{where}: {joined}{asked.note()}{_cost(asked, index)}"
     return _finding(asked, [index], state, observed, change)
 
 

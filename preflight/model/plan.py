@@ -13,6 +13,8 @@ from preflight.model.job import Job
 AXES = ("tp", "cp", "ep", "etp", "edp", "dp", "dp_shard", "dp_replicate", "fsdp", "efsdp", "dp_cp", "pp", "embedding")
 
 NODE_IS_DOMAIN = "taking each node as one domain"
+# where the GPU's name says that NVLink joins nodes, and nobody says which: a group on two of them may be inside one domain
+NODE_IN_DOUBT = "taking each node as one domain; this product's NVLink joins nodes, and nobody says which"
 
 
 class Rank(Noun, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from preflight.model.crossing import ranks_text
 from preflight.model.domains import Domains
 from preflight.model.finding import Part
-from preflight.model.plan import NODE_IS_DOMAIN, Plan
+from preflight.model.plan import NODE_IN_DOUBT, NODE_IS_DOMAIN, Plan
 
 # how each launcher puts consecutive ranks on one node
 BLOCK_BY = {
@@ -79,7 +79,7 @@ def _also(plan: Plan, axis: str, ranks: Sequence[int]) -> str:
 
 def _or_say_domain(domains: Domains, largest: int) -> str:
     """Nodes of up to four GPUs may be trays of a rack that NVLink joins: where each node is merely taken as one domain, how to say so."""
-    if domains.note != NODE_IS_DOMAIN or largest > TRAY_GPUS:
+    if domains.note not in (NODE_IS_DOMAIN, NODE_IN_DOUBT) or largest > TRAY_GPUS:
         return ""
     return "; or, if NVLink joins these nodes, say how many: nodes_per_nvlink_domain under [hardware], 18 for a whole NVL72 rack"
 

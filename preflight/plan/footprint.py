@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from preflight.model import NODE_IS_DOMAIN, Footprint, Placement, Topology
+from preflight.model import NODE_IN_DOUBT, NODE_IS_DOMAIN, Footprint, Placement, Topology
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,6 +83,8 @@ def _domains(
         source += f"; {origin} knows none of these nodes"
     elif blocks is not None and nodes_per_domain is None:
         source += f"; blocks of {origin} count as racks"
+    elif nodes_per_domain is None and gpu is not None and _JOINS_NODES.search(gpu) and len(placement.nodes) > 1:
+        source = NODE_IN_DOUBT
     return None, source, False
 
 

@@ -163,11 +163,18 @@ def _one_line(check: str, findings: Sequence[Finding], *, width: int, color: boo
     verdict = findings[0].verdict
     if len(findings) == 1:
         text = f"{findings[0].subject}: {findings[0].observed}"
+    elif len({subject_kind(finding.subject) for finding in findings}) > 1:
+        text = f"{findings[0].subject}: {findings[0].observed} (and {len(findings) - 1} more: {_fold(findings[1:])})"
     else:
         folded = _fold(findings)
         text = folded if folded.endswith(" pairs") else f"{len(findings)}: {folded}"
     word = paint(verdict.value.ljust(_WORD), verdict, color=color)
     return word + shorten(f"{clean(check)}: {clean(text)}", max(width - _WORD, 40))
+
+
+def subject_kind(subject: str) -> str:
+    """What a subject is a number of: "tp" for "tp0" and "tp[0-7]"."""
+    return subject.rstrip("0123456789,-[]")
 
 
 def _in_full(check: str, findings: Sequence[Finding], *, width: int, color: bool) -> list[str]:

@@ -114,7 +114,8 @@ def _bubble(estimate: Estimate) -> str:
     idle, overhead = estimate.bubble_idle_share, estimate.bubble_overhead
     if idle is None or overhead is None:
         return "unknown: the number of micro-batches is not given"
-    return f"{idle:.1%} of the time idle, {overhead:.1%} over the ideal time ({estimate.micro_batches} micro-batches)"
+    many = f"{estimate.micro_batches} micro-batch{'' if estimate.micro_batches == 1 else 'es'}"
+    return f"{idle:.1%} of the time idle, {overhead:.1%} over the ideal time ({many})"
 
 
 def _band(memory: Memory) -> tuple[str, str]:

@@ -52,6 +52,20 @@ def test_trays_whose_rack_nobody_told_of_are_asked_for_it(gpus_per_node, told):
     assert all("nodes_per_nvlink_domain" not in finding.remedy for finding in said(tp, known))
 
 
+def test_trays_of_a_product_whose_nvlink_joins_nodes_are_unknown_until_somebody_says_which():
+    unknown = said(tp, make_plan(nodes=4, gpus_per_node=4, gpu="GB200-186GB", tp=8))
+    assert {finding.verdict for finding in unknown} == {Verdict.UNKNOWN}
+    assert "whether NVLink joins them is not known" in unknown[0].observed
+    assert "nodes_per_nvlink_domain" in unknown[0].remedy
+    alone = said(tp, make_plan(nodes=4, gpus_per_node=4, gpu="GB200-186GB", tp=4))
+    assert {finding.verdict for finding in alone} == {Verdict.PASS}
+    for per_domain, verdict in ((1, Verdict.FAIL), (2, Verdict.PASS)):
+        told = make_plan(
+            nodes=4, gpus_per_node=4, gpu="GB200-186GB", tp=8, hardware={"nodes_per_nvlink_domain": per_domain}
+        )
+        assert {finding.verdict for finding in said(tp, told)} == {verdict}
+
+
 def test_seventeen_and_fifteen_trays_split_one_group_and_segments_of_two_would_not():
     findings = said(tp, trays(17, 15, tp=8))
     assert [(f.subject, f.verdict) for f in findings] == [("tp8", Verdict.FAIL), ("tp[0-7,9-15]", Verdict.PASS)]

@@ -251,3 +251,9 @@ def test_findings_of_other_causes_stay_whole(changes):
     assert findings_text([of_group("tp0"), of_group("tp1", **changes)]).count("FAIL") == 2
     if changes.get("blames", 0) != Part(kind="plan", name="parallel.order") and "blames" in changes:
         assert findings_text([of_group("tp0", **changes), of_group("tp1", **changes)]).count("FAIL") == 2
+
+
+def test_passes_about_different_things_show_the_first_in_words():
+    findings = [finding("axes that cross", Verdict.PASS, "axis_cost", observed="dp 120 ms per step")]
+    findings += [finding(f"dp{i}", Verdict.PASS, "axis_cost", observed="crosses") for i in range(3)]
+    assert findings_text(findings) == "PASS    axis_cost: axes that cross: dp 120 ms per step (and 3 more: dp[0-2])\n"
