@@ -46,9 +46,12 @@ def gradient_rows(job: Job, degrees: Mapping[str, int], micro_batches: int | Non
 
 
 def heaviest_stage(job: Job, degrees: Mapping[str, int]) -> tuple[int, int]:
-    """Dense and expert weights on one GPU of the pipeline stage that has most: the first or the last, which hold embedding and output layer."""
-    ends = {0, degrees["pp"] - 1}
-    most = max((stage_parameters(job, degrees, stage) for stage in sorted(ends)), key=lambda stage: sum(stage[:2]))
+    """Dense and expert weights on one GPU of the pipeline stage that has most: the first or the last, which hold embedding and output layer, or one
+    between them, which may hold more layers with experts.
+    """
+    last = degrees["pp"] - 1
+    stages = sorted({0, min(1, last), max(0, last - 1), last})
+    most = max((stage_parameters(job, degrees, stage) for stage in stages), key=lambda stage: sum(stage[:2]))
     return most.dense, most.expert
 
 
