@@ -140,4 +140,7 @@ def _hint_at_profiles(job: "Job") -> None:
 
     gpu = job.hardware.gpu
     if gpu is not None and gpu_memory(job) is None:
-        print(f"preflight: {clean(job.source)}: hardware.gpu: {gpu!r} has no profile; {near_profiles(gpu)}", file=sys.stderr)
+        print(
+            f"preflight: {clean(job.source)}: hardware.gpu: {gpu!r} has no profile; {near_profiles(gpu)}",
+            file=sys.stderr,
+        )

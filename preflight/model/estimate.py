@@ -71,7 +71,9 @@ class Traffic(Noun, frozen=True, kw_only=True):
     message_bytes: int
     wire_bytes: int
     exposed: bool
-    hides_behind: Literal["", "weight_gradients", "input_gradients", "attention", "micro_batches", "first_forward", "last_backward"] = ""
+    hides_behind: Literal[
+        "", "weight_gradients", "input_gradients", "attention", "micro_batches", "first_forward", "last_backward"
+    ] = ""
     formula: str = ""
     copies: int = 0
     inside_s: float | None = None
