@@ -224,18 +224,18 @@ def _agreed(plan: PlanLike, deadline_s: float) -> Outcome:
     except RanksApart as error:
         if exchange.rank != 0:
             apart = attendance.told(GRACE_S) or ""
-        _part(attendance, missing, apart)
+        _part(attendance, missing, apart, deadline_s)
         raise PlacementError(apart or _apart([], exchange.size, deadline_s)) from error
-    _part(attendance, missing, apart or told.reason)
+    _part(attendance, missing, apart or told.reason, deadline_s)
     return Outcome(told.reason, told.fingerprint)
 
 
-def _part(attendance: "Attendance", missing: Sequence[int], reason: str) -> None:
-    """Before a rank raises: rank 0, with which the store may go, leaves last if somebody is missing."""
+def _part(attendance: "Attendance", missing: Sequence[int], reason: str, deadline_s: float) -> None:
+    """Before a rank raises: rank 0, with which the store may go, leaves last if somebody is missing; the others may wait for its answer until their patience ends."""
     if attendance.rank != 0 and reason:
         attendance.heard()
     elif missing:
-        attendance.stay(missing)
+        attendance.stay(missing, deadline_s + GRACE_S)
 
 
 def _apart(missing: Sequence[int], size: int, deadline_s: float) -> str:

@@ -53,11 +53,11 @@ class Attendance:
         if self.store is not None:
             _in_time(CALL_S, lambda: self.store.set(f"heard/{self.rank}", "1"))
 
-    def stay(self, missing: Collection[int]) -> None:
-        """On rank 0, which may serve the store: wait until all but the missing ones have heard, CALL_S seconds at most."""
+    def stay(self, missing: Collection[int], limit_s: float) -> None:
+        """On rank 0, which may serve the store: wait until all but the missing ones have heard, `limit_s` seconds at most."""
         if self.store is not None:
             keys = [f"heard/{rank}" for rank in range(self.size) if rank != self.rank and rank not in missing]
-            _in_time(CALL_S, lambda: self.store.wait(keys, timedelta(seconds=CALL_S)))
+            _in_time(limit_s + CALL_S, lambda: self.store.wait(keys, timedelta(seconds=limit_s)))
 
 
 def _store(number: int) -> Any:
