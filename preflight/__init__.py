@@ -1,6 +1,6 @@
 """preflight: will this job, with this parallel layout, on these nodes, run at the speed its links allow?
 
-In a training script: `preflight.assert_placement("job.toml")`, which raises `preflight.PlacementError` (preflight/in_job.py).
+In a training script: `preflight.assert_placement("job.toml")`, which raises `preflight.PlacementError` (preflight/in_job).
 """
 
 from typing import TYPE_CHECKING

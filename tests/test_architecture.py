@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "slurm": FOUNDATION | STAGES | {"slurm", "registry", "config"},
     "cli": FOUNDATION | STAGES | {"fleet", "slurm", "cli", "registry", "config"},
     "__main__": {"cli"},
-    "in_job": FOUNDATION | STAGES | {"registry"},
+    "in_job": FOUNDATION | STAGES | {"in_job", "registry"},
     "__init__": {"in_job", "errors"},
 }
 # third-party module -> the only files (or folders) that may import it

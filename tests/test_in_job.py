@@ -70,16 +70,17 @@ CASES = {
     "other plan": (lambda rank: "old.toml" if rank == 3 else "job.toml", BLOCK),
     "wide": ("wide.toml", BLOCK),
     "broken": ("broken.toml", BLOCK),
-    "fault on rank 0": ("job.toml", BLOCK, lambda rank: {"judged": None}),
-    "fault on rank 1": ("job.toml", BLOCK, lambda rank: {"facts_without_gpu": None} if rank == 1 else {}),
-    "long": ("job.toml", BLOCK, lambda rank: {"judged": lambda *_: preflight.in_job.Outcome("\u00e4" + chr(92) * 9000, "")}),
+    "fault on rank 0": ("job.toml", BLOCK, lambda rank: {"judging": {"judged": None}}),
+    "fault on rank 1": ("job.toml", BLOCK, lambda rank: {"facts": {"facts_without_gpu": None}} if rank == 1 else {}),
+    "long": ("job.toml", BLOCK, lambda rank: {"judging": {"judged": lambda *_: preflight.in_job.judging.Outcome("\u00e4" + chr(92) * 9000, "")}}),
     "as expected": ("slurm.toml", BLOCK),
     "not as expected": ("slurm.toml", CYCLIC),
 }
 def one(rank, plan, node, broken=lambda rank: {}):
     from unittest.mock import patch
     plan = plan(rank) if callable(plan) else plan
-    with patch.multiple(preflight.in_job, ROOT=FOLDER / node(rank), **broken(rank)):
+    changes = broken(rank)
+    with patch.multiple(preflight.in_job.facts, ROOT=FOLDER / node(rank), **changes.get("facts", {})), patch.multiple(preflight.in_job.judging, **changes.get("judging", {"MAX_SHOWN": 5})):
         try:
             return {"value": preflight.assert_placement(FOLDER / plan if isinstance(plan, str) else plan)}
         except preflight.PlacementError as error:
@@ -141,7 +142,7 @@ def test_what_one_rank_can_not_read_or_know_makes_all_raise_with_one_reason(said
 @pytest.mark.fabric
 def test_a_reason_of_any_length_and_letters_reaches_all(said):
     reason = one_reason(said["long"])
-    assert len(reason) == in_job.MAX_REASON
+    assert len(reason) == in_job.agreeing.MAX_REASON
     assert reason.startswith("\\xe4\\\\")
 
 
@@ -149,7 +150,7 @@ def test_a_reason_of_any_length_and_letters_reaches_all(said):
 def test_a_rank_that_never_comes_is_named_by_all_others(folder):
     body = """
     def main(rank):
-        preflight.in_job.GRACE_S = 3
+        preflight.in_job.agreeing.GRACE_S = 3
         if rank == 2:
             time.sleep(7)
             return
@@ -168,7 +169,7 @@ def test_rank_0_with_its_store_leaves_last_if_somebody_is_missing(folder):
     body = """
     import json
     def main(rank):
-        preflight.in_job.GRACE_S = 3
+        preflight.in_job.agreeing.GRACE_S = 3
         if rank == 2:
             os._exit(0)
         try:
@@ -187,7 +188,7 @@ def test_without_a_roll_call_the_others_still_raise_with_one_reason(folder):
     body = """
     from torch.distributed import distributed_c10d
     def main(rank):
-        preflight.in_job.GRACE_S = 1
+        preflight.in_job.agreeing.GRACE_S = 1
         distributed_c10d._get_default_store = None  # a torch that keeps its store to itself
         if rank == 1:
             time.sleep(5)
@@ -259,7 +260,7 @@ def step(monkeypatch, rank, **changes):
 
 
 def test_in_a_slurm_step_without_torch_the_placement_follows_from_its_variables(folder, monkeypatch):
-    monkeypatch.setattr(in_job, "ROOT", folder / "n1")
+    monkeypatch.setattr(in_job.facts, "ROOT", folder / "n1")
     step(monkeypatch, 3)
     assert preflight.assert_placement(folder / "job.toml").startswith("pf1-")
     step(monkeypatch, 3, SLURM_DISTRIBUTION="cyclic", SLURM_LOCALID="1")
@@ -268,7 +269,7 @@ def test_in_a_slurm_step_without_torch_the_placement_follows_from_its_variables(
 
 
 def test_a_process_that_is_elsewhere_than_its_launcher_says_raises(folder, monkeypatch):
-    monkeypatch.setattr(in_job, "ROOT", folder / "n0")
+    monkeypatch.setattr(in_job.facts, "ROOT", folder / "n0")
     step(monkeypatch, 3)
     with pytest.raises(preflight.PlacementError, match="rank 3 runs on host0, but belongs on host1"):
         preflight.assert_placement(folder / "job.toml")

@@ -27,7 +27,7 @@ def test_64_ranks_agree_within_a_second(tmp_path, record_property):
     (tmp_path / "job.toml").write_text(PLAN)
     body = """
     def main(rank):
-        preflight.in_job.ROOT = FOLDER / f"n{rank // 8}"
+        preflight.in_job.facts.ROOT = FOLDER / f"n{rank // 8}"
         took_s = []
         for _ in range(3):
             dist.barrier()

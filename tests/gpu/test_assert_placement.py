@@ -19,7 +19,7 @@ import torch.distributed as dist
 import preflight, preflight.in_job
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl", init_method="tcp://127.0.0.1:" + sys.argv[2], rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
-facts = preflight.in_job._own_facts(dist.get_rank(), dist.get_world_size())
+facts = preflight.in_job.facts.own_facts(dist.get_rank(), dist.get_world_size())
 print(json.dumps([preflight.assert_placement(sys.argv[1]), facts.gpu_uuid]), flush=True)
 dist.destroy_process_group()
 """
