@@ -169,11 +169,11 @@ def test_rank_0_with_its_store_leaves_last_if_somebody_is_missing(folder):
     body = """
     import json
     def main(rank):
-        preflight.in_job.agreeing.GRACE_S = 3
+        preflight.in_job.agreeing.GRACE_S = 5
         if rank == 2:
             os._exit(0)
         try:
-            preflight.assert_placement(FOLDER / "job.toml", deadline_s=2)
+            preflight.assert_placement(FOLDER / "job.toml", deadline_s=6)
         except preflight.PlacementError as error:
             os.write(1, json.dumps({"rank": rank, "text": str(error), "code": 10}).encode() + b"\\n")
         os._exit(0)
