@@ -152,15 +152,15 @@ def test_a_rank_that_never_comes_is_named_by_all_others(folder):
     def main(rank):
         preflight.in_job.agreeing.GRACE_S = 3
         if rank == 2:
-            time.sleep(7)
+            time.sleep(15)
             return
-        preflight.assert_placement(FOLDER / "job.toml", deadline_s=1)
+        preflight.assert_placement(FOLDER / "job.toml", deadline_s=4)
     """
     said = [one for one in run_job(5, folder, body) if one["rank"] != 2]
     reason = one_reason(said)
-    assert reason.startswith("rank 2 did not come to preflight.assert_placement within 1 s: it must be called on all")
+    assert reason.startswith("rank 2 did not come to preflight.assert_placement within 4 s: it must be called on all")
     assert len(said) == 4
-    assert max(one["seconds"] for one in said) < 7
+    assert max(one["seconds"] for one in said) < 15
 
 
 @pytest.mark.fabric
@@ -191,12 +191,12 @@ def test_without_a_roll_call_the_others_still_raise_with_one_reason(folder):
         preflight.in_job.agreeing.GRACE_S = 1
         distributed_c10d._get_default_store = None  # a torch that keeps its store to itself
         if rank == 1:
-            time.sleep(5)
+            time.sleep(12)
             return
-        preflight.assert_placement(FOLDER / "job.toml", deadline_s=1)
+        preflight.assert_placement(FOLDER / "job.toml", deadline_s=4)
     """
     said = [one for one in run_job(3, folder, body) if one["rank"] != 1]
-    assert one_reason(said).startswith("not every rank came to preflight.assert_placement within 1 s, or one left")
+    assert one_reason(said).startswith("not every rank came to preflight.assert_placement within 4 s, or one left")
 
 
 # without torch.distributed
