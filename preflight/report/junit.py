@@ -28,8 +28,19 @@ def junit_text(report: Report) -> str:
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         f"<testsuite name={_attribute(f'preflight {report.command}{simulated}')} {counts}"
-        f' time="{max(report.duration_s, 0):.3f}">\n' + "".join(case for case, _ in cases) + "</testsuite>\n"
+        f' time="{max(report.duration_s, 0):.3f}">\n'
+        + _properties(report)
+        + "".join(case for case, _ in cases)
+        + "</testsuite>\n"
     )
+
+
+def _properties(report: Report) -> str:
+    """The fingerprint of the plan, as a property of the suite."""
+    plan = report.evidence.plan
+    if plan is None or not plan.fingerprint:
+        return ""
+    return f'  <properties><property name="fingerprint" value={_attribute(plan.fingerprint)}/></properties>\n'
 
 
 def _outcome(finding: Finding) -> str:

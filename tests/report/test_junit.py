@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from preflight.model import Evidence, Finding, Report, Settings, Verdict
 from preflight.report.junit import junit_text
+from tests.builders import make_plan
 
 
 def make_report(*findings: Finding, answer="go", **facts) -> Report:
@@ -34,6 +35,14 @@ def test_each_verdict_has_its_outcome(case, outcome):
     suite = ET.fromstring(junit_text(make_report(case)))
     children = [child.tag for child in suite[0]]
     assert children == ([outcome] if outcome else [])
+
+
+def test_the_fingerprint_of_the_plan_is_a_property():
+    plan = make_plan()
+    suite = ET.fromstring(junit_text(make_report(evidence=Evidence(plan=plan))))
+    assert [(one.get("name"), one.get("value")) for one in suite.iter("property")] == [
+        ("fingerprint", plan.fingerprint)
+    ]
 
 
 def test_counts_agree_with_the_cases():
