@@ -1,6 +1,6 @@
 """`python -m preflight` and the `preflight` command: the one place where errors become exit codes."""
 
-import gc
+import contextlib
 import os
 import sys
 
@@ -11,7 +11,6 @@ def main() -> None:
     from preflight.cli.main import run_command_line
 
     code = run_command_line(sys.argv[1:])
-    gc.freeze()  # the process ends: what is left need not be searched for cycles once more
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -19,7 +18,11 @@ def main() -> None:
         if not isinstance(error, BrokenPipeError):
             sys.stderr.write(f"preflight: the output can't be written: {error.strerror}\n")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(code)
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
+    os._exit(
+        code
+    )  # everything is written and every process of ours ended: taking objects apart one by one only takes time
 
 
 def _open_closed_streams() -> None:

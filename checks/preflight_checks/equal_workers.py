@@ -18,18 +18,18 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     """One finding."""
     plan = evidence.plan
     assert plan is not None
-    counts = Counter(dict(enumerate(plan.placement.ranks_per_node)))
-    kinds = Counter(counts.values())
+    kinds = Counter(plan.placement.ranks_per_node)
     # of equals the larger count: a worker is missing more often than there is one too many
     usual = max(kinds, key=lambda count: (kinds[count], count))
     if len(kinds) == 1:
         observed, verdict, remedy, blames = (
-            f"{_workers(usual)} on each of {_nodes(len(counts))}",
+            f"{_workers(usual)} on each of {_nodes(len(plan.placement.nodes))}",
             Verdict.PASS,
             "",
             None,
         )
     else:
+        counts = Counter(dict(enumerate(plan.placement.ranks_per_node)))
         odd = sorted(node for node, count in counts.items() if count != usual)
         observed, verdict = f"{_uneven(plan, counts, usual)}; {_shifted(plan, odd[0])}", Verdict.WARN
         names = fold(plan.placement.nodes[node] for node in odd)

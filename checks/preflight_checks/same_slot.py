@@ -21,12 +21,12 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     if plan is None or evidence.settings.cpu_declared:
         return
     for axis, footprint in plan.footprints.items():
-        sizes, number = set(map(len, plan.groups[axis])), len(plan.groups[axis])
-        if len(sizes) == 1 and footprint.nodes.count(max(sizes)) == footprint.slots.count(1) == number:
-            if sizes != {1}:
+        size, number = len(plan.groups[axis][0]), len(plan.groups[axis])
+        if footprint.nodes.count(size) == footprint.slots.count(1) == number:
+            if size > 1:
                 yield _same(axis, range(number))  # the usual case, and there may be 65,536
             continue
-        if max(footprint.nodes) < min(sizes):
+        if max(footprint.nodes) < size:
             continue  # no group has one rank per node, and there may be 65,536
         judged = [i for i, nodes in enumerate(footprint.nodes) if nodes == len(plan.groups[axis][i]) > 1]
         if judged:

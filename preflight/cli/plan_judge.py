@@ -10,7 +10,6 @@ from preflight import __version__
 from preflight.judge.run import judge
 from preflight.model import Environment, Evidence, Finding, Job, Placement, Plan, Report, Settings, Topology
 from preflight.plan.build import build_plan
-from preflight.plan.measured import predict_for
 from preflight.plan.planfile import check_rules
 from preflight.plan.profiles import find_profile
 from preflight.registry import load_checks
@@ -47,6 +46,8 @@ class PlanJudge:
         began_s, began = time.time(), time.perf_counter()
         plan = build_plan(job, topology=self.topology, placement=placement)
         if placement is not None:
+            from preflight.plan.measured import predict_for
+
             plan = msgspec.structs.replace(plan, predicted=predict_for(job, placement, self.topology))
         evidence = self.evidence(plan)
         findings, runs, answer = judge(evidence, self._checks)

@@ -138,7 +138,7 @@ class Plan(Noun, frozen=True, kw_only=True):
     """One job laid out on nodes.
 
     `degrees`: axis -> degree, resolved (dp filled in, etp defaulted). `groups`: axis -> groups, each the ranks of one
-    group in ascending order; axes of degree 1 are left out, since a group of one talks to nobody. `composites`: name -> groups that the framework
+    group in ascending order, all groups of an axis of one size; axes of degree 1 are left out, since a group of one talks to nobody. `composites`: name -> groups that the framework
     creates along several axes at once and that carry next to nothing ("tp_pp": Megatron's model-parallel group), for those who look for them.
     `footprints`: axis -> what its groups touch. `fingerprint`: of everything that decides what is computed where (plan/fingerprint.py).
     `predicted`: where `placement` was measured, the placement that the launcher was expected to make; None: nothing was predicted beside it.

@@ -76,7 +76,10 @@ def _told(section: msgspec.Struct) -> dict[str, Any]:
 
 def _placement_half(placement: Placement) -> str:
     """Nodes and domains as numbers in the order in which ranks first reach them; little-endian 32-bit words, each column with its length before it."""
-    nodes = {node: number for number, node in enumerate(dict.fromkeys(placement.node_ranks))}
+    if placement.is_block and all(placement.ranks_per_node):  # the usual case: reached in their own order
+        nodes = dict(enumerate(range(len(placement.nodes))))
+    else:
+        nodes = {node: number for number, node in enumerate(dict.fromkeys(placement.node_ranks))}
     in_order = list(nodes) == list(range(len(nodes)))
     reached_by = placement.node_ranks if in_order else [nodes[node] for node in placement.node_ranks]
     columns: list[Sequence[int]] = [reached_by, placement.local_ranks]

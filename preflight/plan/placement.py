@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from preflight.errors import ConfigError
 from preflight.model import Job, Placement, Topology
 from preflight.model.hostlist import natural_key
-from preflight.plan.launchers import deepspeed, kubernetes, mpi, slurm, torchrun
 from preflight.plan.launchers.seats import MAX_RANKS, Seats, deal, node_counts, parse_counts
 
 # key of [launch] -> the launchers that it is a fact of
@@ -65,6 +64,12 @@ def launch_hosts(job: Job) -> tuple[str, ...] | None:
     launch = job.launch
     if launch.hosts is not None or launch.hostfile is None:
         return launch.hosts
+    from preflight.plan.launchers import (
+        deepspeed,
+        mpi,
+        slurm,
+    )  # late, here and below: a plan needs one launcher at most
+
     if launch.launcher == "deepspeed":
         return tuple(deepspeed.read_hostfile(launch.hostfile))
     if launch.launcher == "slurm":
@@ -84,6 +89,8 @@ def launch_gpus_per_node(job: Job) -> int | None:
         except ValueError as error:
             raise ConfigError(job.source, str(error), key="launch.tasks_per_node") from None
     if launch.launcher == "deepspeed" and launch.hostfile is not None:
+        from preflight.plan.launchers import deepspeed
+
         return max(count for _, count in deepspeed.read_hostfile(launch.hostfile).values())
     return None
 
@@ -95,6 +102,11 @@ def _seat(job: Job, names: Sequence[str], gpus_per_node: int, topology: Topology
             given = "without a launcher" if launcher is None else f"with launcher {launcher}"
             remedy = f"write launcher = {' or '.join(map(repr, launchers))} under [launch], or leave {key} out"
             raise ConfigError(job.source, f"means nothing {given}", key=f"launch.{key}", remedy=remedy)
+    if launcher is None:
+        counts = node_counts(job, names, gpus_per_node)
+        return Seats("block", tuple(names), *deal(counts, max(counts)))
+    from preflight.plan.launchers import deepspeed, kubernetes, mpi, slurm, torchrun
+
     if launcher == "slurm":
         return slurm.seat(job, names, gpus_per_node, topology)
     if launcher == "torchrun":
@@ -103,7 +115,4 @@ def _seat(job: Job, names: Sequence[str], gpus_per_node: int, topology: Topology
         return deepspeed.seat(job, names, gpus_per_node)
     if launcher == "mpi":
         return mpi.seat(job, names, gpus_per_node)
-    if launcher == "kubernetes":
-        return kubernetes.seat(job, names, gpus_per_node, names_known=names_known)
-    counts = node_counts(job, names, gpus_per_node)
-    return Seats("block", tuple(names), *deal(counts, max(counts)))
+    return kubernetes.seat(job, names, gpus_per_node, names_known=names_known)

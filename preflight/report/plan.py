@@ -13,6 +13,7 @@ from preflight.report.text import clean, columns, hang, in_reading_order
 
 SCHEMA = "preflight.plan/1"
 MAX_RUNS = 8  # of nodes out of their natural order
+MANY_RANKS = 16384
 SHARE_DIGITS = 4  # of the two bubble figures: 0.0938
 
 
@@ -35,15 +36,17 @@ def plan_document(plan: Plan, findings: Sequence[Finding], answer: Answer) -> di
 
 
 def plan_json(document: dict[str, Any]) -> Iterator[str]:
-    """The document as JSON in parts, indented for people, but each group on one line: a job of 131,072 ranks has a million numbers."""
+    """The document as JSON in parts, indented for people, but each group on one line; from MANY_RANKS on, which nobody reads, all groups of an axis."""
     lists = ("groups", "composite_groups")
+    between = b"],[" if document["world_size"] >= MANY_RANKS else b"],\n   ["
     rest = msgspec.json.format(msgspec.json.encode({k: v for k, v in document.items() if k not in lists}), indent=1)
     yield rest[:-2].decode()  # without the end of the object
     for name in lists:
         yield f',\n "{name}": {{'
         for number, (axis, groups) in enumerate(document[name].items()):
             yield f'{"," if number else ""}\n  "{axis}": [\n   '
-            yield msgspec.json.encode(groups)[1:-1].replace(b"],[", b"],\n   [").decode("ascii")
+            lines = msgspec.json.encode(groups)
+            yield (lines if between == b"],[" else lines.replace(b"],[", between))[1:-1].decode("ascii")
             yield "\n  ]"
         yield "\n }"
     yield "\n}\n"
