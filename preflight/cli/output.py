@@ -1,8 +1,9 @@
 """What commands print: data to stdout, in the format asked for, never failing on a terminal that can't show a letter."""
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, TypeVar
 
 import click
@@ -62,8 +63,25 @@ def print_text(text: str) -> None:
     if not text.isascii():
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
         text = text.encode(encoding, "backslashreplace").decode(encoding)
-    try:
+    with _while_somebody_reads():
         sys.stdout.write(text)
+
+
+def print_bytes(data: bytes) -> None:
+    """UTF-8 text on stdout as it is, past the layer that would decode and encode megabytes of it once more; else as `print_text`."""
+    binary = getattr(sys.stdout, "buffer", None)
+    if binary is None or not data.isascii():
+        print_text(data.decode())
+        return
+    with _while_somebody_reads():
+        sys.stdout.flush()
+        binary.write(data)
+
+
+@contextlib.contextmanager
+def _while_somebody_reads() -> Iterator[None]:
+    try:
+        yield
     except BrokenPipeError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from preflight.cli.output import Format, print_text, terminal_width, wants_color
+from preflight.cli.output import Format, print_bytes, print_text, terminal_width, wants_color
 from preflight.model import Verdict
 from preflight.report.plan import plan_document, plan_json, plan_text
 
@@ -19,7 +19,7 @@ def print_plan(report: "Report", extras: "Extras", format_: Format) -> None:
     assert plan is not None
     if format_ == "json":
         for part in plan_json(plan_document(plan, report.findings, report.answer) | extras.document):
-            print_text(part)
+            print_bytes(part)
         return
     from preflight.report.console import answer_line, findings_text
 

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 
+MANY_NAMES = 1024  # from here on a look at the usual case pays
 MAX_NODES = 2**20  # far above any cluster; a slip of the pen must not fill the memory
 
 _NUMBER = re.compile(r"^(.*?)([0-9]+)([^0-9]*)$")  # the last number of a name
@@ -15,6 +16,8 @@ def fold(names: Iterable[str]) -> str:
     >>> fold(["n01", "n02", "n03", "login"])
     'login,n[01-03]'
     """
+    if isinstance(names, tuple) and len(names) >= MANY_NAMES and (run := _one_run(names)) is not None:
+        return run
     numbered: dict[tuple[str, str, int], set[int]] = defaultdict(set)
     plain: set[str] = set()
     last = ("", "", 0)
@@ -43,6 +46,21 @@ def fold(names: Iterable[str]) -> str:
         _fold_one(prefix, width, numbers, suffix) for (prefix, suffix, width), numbers in numbered.items() if numbers
     ]
     return ",".join(sorted([*plain, *folded]))
+
+
+def _one_run(names: tuple[str, ...]) -> str | None:
+    """The list as one bracket where it is n1, n2, n3, ... in that order, as with the nodes of a large machine; None: it is not."""
+    first, last = _NUMBER.match(names[0]), _NUMBER.match(names[-1])
+    if first is None or last is None or first[1] != last[1] or first[3] != last[3]:
+        return None
+    low, high, width = int(first[2]), int(last[2]), len(first[2]) if first[2][0] == "0" and len(first[2]) > 1 else 0
+    if width not in {0, len(last[2])}:
+        return None
+    if high - low + 1 != len(names) or any(
+        name != f"{first[1]}{number:0{width}d}{first[3]}" for number, name in enumerate(names, low)
+    ):
+        return None
+    return _fold_one(first[1], width, set(range(low, high + 1)), first[3])
 
 
 def _fold_one(prefix: str, width: int, numbers: set[int], suffix: str = "") -> str:

@@ -35,21 +35,21 @@ def plan_document(plan: Plan, findings: Sequence[Finding], answer: Answer) -> di
     }
 
 
-def plan_json(document: dict[str, Any]) -> Iterator[str]:
-    """The document as JSON in parts, indented for people, but each group on one line; from MANY_RANKS on, which nobody reads, all groups of an axis."""
+def plan_json(document: dict[str, Any]) -> Iterator[bytes]:
+    """The document as JSON (ASCII) in parts, indented for people, but each group on one line; from MANY_RANKS on, which nobody reads, all groups of an axis."""
     lists = ("groups", "composite_groups")
     between = b"],[" if document["world_size"] >= MANY_RANKS else b"],\n   ["
     rest = msgspec.json.format(msgspec.json.encode({k: v for k, v in document.items() if k not in lists}), indent=1)
-    yield rest[:-2].decode()  # without the end of the object
+    yield rest[:-2]  # without the end of the object
     for name in lists:
-        yield f',\n "{name}": {{'
+        yield f',\n "{name}": {{'.encode()
         for number, (axis, groups) in enumerate(document[name].items()):
-            yield f'{"," if number else ""}\n  "{axis}": [\n   '
+            yield f'{"," if number else ""}\n  "{axis}": [\n   '.encode()
             lines = msgspec.json.encode(groups)
-            yield (lines if between == b"],[" else lines.replace(b"],[", between))[1:-1].decode("ascii")
-            yield "\n  ]"
-        yield "\n }"
-    yield "\n}\n"
+            yield (lines if between == b"],[" else lines.replace(b"],[", between))[1:-1]
+            yield b"\n  ]"
+        yield b"\n }"
+    yield b"\n}\n"
 
 
 def plan_text(plan: Plan, *, width: int = 100) -> str:

@@ -108,3 +108,19 @@ def test_names_sort_as_people_count():
 def test_any_names_can_be_sorted(names):
     backwards = names[::-1]
     assert sorted(backwards, key=natural_key) == sorted(names, key=natural_key)
+
+
+@pytest.mark.parametrize(
+    ("names", "folded"),
+    [
+        ([f"node{i}" for i in range(2000)], "node[0-1999]"),
+        ([f"n{i:04}-ib" for i in range(1, 2001)], "n[0001-2000]-ib"),
+        ([f"n{i:02}" for i in range(1, 2001)], "n[01-99],n[100-2000]"),
+        ([*(f"n{i}" for i in range(1, 2000)), "n5000"], "n[1-1999,5000]"),
+        ([*(f"n{i}" for i in range(2, 2001)), "n1"], "n[1-2000]"),
+        ([*(f"n{i}" for i in range(1000)), *(f"m{i}" for i in range(1000, 2000))], "m[1000-1999],n[0-999]"),
+    ],
+)
+def test_many_names_fold_as_few_do(names, folded):
+    assert fold(tuple(names)) == fold(list(names))
+    assert sorted(unfold(fold(tuple(names)))) == sorted(unfold(folded)) == sorted(names)
