@@ -8,13 +8,13 @@ evidence must not weigh more than bad evidence; "fail" lets it say FAIL, which i
 FAIL: a WARN may mean "too noisy to judge". Placement rules whose WARN is certain (cp_in_nvlink_domain, leaf_spread, ...) raise it themselves. `need` overrides the check's own.
 """
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from preflight.model import Answer, Check, CheckRun, Evidence, Finding, Report, Rule, Verdict
+from preflight.model.hostlist import natural_key
 from preflight.model.job import Need
 
 WHOLE_RUN = "run"  # the subject of a finding that is about the check itself, not about a part of the cluster
@@ -84,12 +84,6 @@ def answer_of(findings: Sequence[Finding], *, partial: bool = False) -> Answer:
         return "undecided"
     checked = any(finding.verdict in {Verdict.PASS, Verdict.WARN} for finding in findings)
     return "go" if checked and not partial else "undecided"
-
-
-def natural_key(text: str) -> tuple[str | int, ...]:
-    """A sort key that counts: "tp2" before "tp10". Texts and numbers alternate, so that keys always compare."""
-    # 18 digits fit 64 bits; Python refuses to convert a few thousand
-    return tuple(int(part) if i % 2 else part for i, part in enumerate(re.split(r"([0-9]{1,18})", text)))
 
 
 def _why_skipped(check: Check, rule: Rule, evidence: Evidence) -> str | None:

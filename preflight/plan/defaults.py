@@ -5,28 +5,17 @@ parallel plans), DeepSpeed (ZeRO configuration) and torch FSDP2, main branches o
 """
 
 from preflight.model import Job
-from preflight.plan.memory_setup import zero_stage
+from preflight.plan.memory_setup import sequence_parallel, zero_stage
 
 __all__ = [
     "element_bytes",
-    "gradient_bytes",
     "overlaps_gradients",
     "overlaps_parameters",
     "overlaps_tp",
+    "reduced_gradient_bytes",
     "sequence_parallel",
     "zero_stage",
 ]
-
-
-def sequence_parallel(job: Job, tp: int) -> bool:
-    """Whether activations between the tensor-parallel regions are split along the sequence. Off without tensor parallelism; torchtitan has it on, the
-    others off unless asked.
-    """
-    if tp == 1:
-        return False
-    if job.parallel.sequence_parallel is not None:
-        return job.parallel.sequence_parallel
-    return job.parallel.framework == "torchtitan"
 
 
 def element_bytes(job: Job) -> int:
@@ -34,7 +23,7 @@ def element_bytes(job: Job) -> int:
     return 4 if job.training.precision == "fp32" else 2
 
 
-def gradient_bytes(job: Job) -> int:
+def reduced_gradient_bytes(job: Job) -> int:
     """Bytes of one gradient as it is reduced. Megatron: fp32 with bf16 (and fp8) weights, fp16 with fp16 weights; torchtitan reduces in fp32; DeepSpeed
     and FSDP2 in the precision of the weights.
     """

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from preflight.model import Job
 from preflight.plan.defaults import (
     element_bytes,
-    gradient_bytes,
     overlaps_gradients,
     overlaps_parameters,
+    reduced_gradient_bytes,
     sequence_parallel,
     zero_stage,
 )
@@ -78,7 +78,7 @@ def _replicated_rows(job: Job, weights: _Weights, *, whole: bool) -> Iterator[Ro
     """`whole`: nothing is sharded, one all-reduce of all gradients (in buckets). Else stages 1 and 2 (distributed optimizer): reduce-scatter, then all-gather
     of weights.
     """
-    size, count, element = gradient_bytes(job), weights.number, element_bytes(job)
+    size, count, element = reduced_gradient_bytes(job), weights.number, element_bytes(job)
     text = f"{count / 1e9:.3g}e9 {weights.kind} weights"
     reduced: Cover = "last_backward" if overlaps_gradients(job) else ""
     summed = f"{text} x {size} bytes"
@@ -120,7 +120,7 @@ def _sharded_rows(job: Job, degrees: Mapping[str, int], weights: _Weights, micro
     if micro_batches is None and not keeps:
         return
     layers, count = job.model.layers / degrees["pp"], weights.number
-    size, element = gradient_bytes(job), element_bytes(job)
+    size, element = reduced_gradient_bytes(job), element_bytes(job)
     passes = 1 if keeps else micro_batches or 1
     reduces = 1 if piped else passes
     cover: Cover = "micro_batches" if overlaps_gradients(job) else ""
@@ -164,7 +164,7 @@ def _copies_row(weights: _Weights, size: int, cover: Cover, calls: int = 1) -> I
 
 def _small_rows(job: Job, degrees: Mapping[str, int]) -> Iterator[Row]:
     """Tied embeddings are summed between first and last stage; under Megatron's sequence parallelism norms' gradients are summed over tp."""
-    model, size, tp = job.model, gradient_bytes(job), degrees["tp"]
+    model, size, tp = job.model, reduced_gradient_bytes(job), degrees["tp"]
     if model.hidden_size is None:
         return
     if "embedding" in degrees and model.vocab_size is not None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from preflight.model import Job, ModelShape
 from preflight.plan.defaults import element_bytes, sequence_parallel
+from preflight.plan.shape import head_size
 
 # Elements read or written per element of a routed token: sorted by rank before it is sent, by expert after it came, and both undone on the way back
 _PERMUTATION_PASSES = 8
@@ -59,13 +60,11 @@ def expert_layers(model: ModelShape) -> int:
     return 0 if model.experts is None else model.layers - model.dense_layers
 
 
-def head_size(model: ModelShape) -> int:
-    """d = head_dim, or h / a."""
-    if model.head_dim is not None:
-        return model.head_dim
-    assert model.hidden_size is not None
-    assert model.attention_heads is not None
-    return model.hidden_size // model.attention_heads
+def _head_size(model: ModelShape) -> int:
+    """The shape's, which is known where matrix products are counted."""
+    size = head_size(model)
+    assert size is not None
+    return size
 
 
 def key_value_width(model: ModelShape) -> int | None:
@@ -74,7 +73,7 @@ def key_value_width(model: ModelShape) -> int | None:
         return None if model.hidden_size is None else 2 * model.hidden_size
     if model.kv_lora_rank is not None and model.qk_nope_head_dim and model.v_head_dim:
         return model.attention_heads * (model.qk_nope_head_dim + (model.qk_rope_head_dim or 0) + model.v_head_dim)
-    return 2 * (model.kv_heads or model.attention_heads) * head_size(model)
+    return 2 * (model.kv_heads or model.attention_heads) * _head_size(model)
 
 
 def _attention_matmuls(model: ModelShape, rows: float, tp: int) -> tuple[tuple[Matmul, ...], int, int]:
@@ -83,7 +82,7 @@ def _attention_matmuls(model: ModelShape, rows: float, tp: int) -> tuple[tuple[M
     assert h is not None
     assert a is not None
     if model.kv_lora_rank is None:
-        d = head_size(model)
+        d = _head_size(model)
         q, kv = a * d, 2 * (model.kv_heads or a) * d
         return (Matmul(rows, (q + kv) / tp, h), Matmul(rows, h, q / tp)), q, q
     # multi-head latent attention (DeepSeek-V2 paper, section 2.1): down-projections are not split by tensor parallelism

@@ -53,9 +53,6 @@ def resolve(job: Job, degrees: Mapping[str, int], micro_batches: int | None) -> 
     shard = degrees.get("dp_shard") or degrees["dp"] // degrees.get("dp_replicate", 1)
     dense = degrees["dp"] if framework == "deepspeed" else shard * cp
     expert = degrees.get("efsdp") or degrees.get("edp") or dense
-    sequence_parallel = parallel.sequence_parallel
-    if sequence_parallel is None:
-        sequence_parallel = framework == "torchtitan"
     reshards = parallel.reshard_after_forward
     if reshards is None:
         reshards = not (framework in FULLY_SHARDED and pp > 1)
@@ -73,13 +70,24 @@ def resolve(job: Job, degrees: Mapping[str, int], micro_batches: int | None) -> 
         gradient_bytes=gradients,
         dense_shards=max(1, dense // parallel.optimizer_instances),
         expert_shards=max(1, expert // parallel.optimizer_instances),
-        sequence_parallel=sequence_parallel and tp > 1,
+        sequence_parallel=sequence_parallel(job, tp),
         keeps_unsharded=zero == 3 and not reshards,
         bf16_optimizer=framework == "deepspeed"
         and training.precision in {"bf16", "fp8"}
         and zero < 2
         and gradients == 4,
     )
+
+
+def sequence_parallel(job: Job, tp: int) -> bool:
+    """Whether activations between the tensor-parallel regions are split along the sequence. Off without tensor parallelism; torchtitan has it on, the
+    others off unless asked.
+    """
+    if tp == 1:
+        return False
+    if job.parallel.sequence_parallel is not None:
+        return job.parallel.sequence_parallel
+    return job.parallel.framework == "torchtitan"
 
 
 def zero_stage(job: Job) -> int:

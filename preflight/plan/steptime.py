@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from preflight.model import Footprint, Job, StepTime, Traffic
 from preflight.plan.bubble import bubble_overhead, schedule_of
-from preflight.plan.defaults import gradient_bytes, zero_stage
+from preflight.plan.defaults import reduced_gradient_bytes, zero_stage
 from preflight.plan.exposed import PER_MICRO_BATCH, Cover, exposed_seconds
 from preflight.plan.flops import MODEL, hardware_flops, model_flops
 from preflight.plan.kernels import Clock, Seconds, clock_of, optimizer_s, recomputed_s, seconds_of
@@ -72,7 +72,7 @@ def estimate_step_time(
     each = sum(seconds for axis, seconds in times.items() if axis in PER_MICRO_BATCH) / micro_batches
     overhead = bubble_overhead(schedule_of(job), p=degrees["pp"], m=micro_batches, v=job.parallel.virtual_stages)
     terms["bubble"] = overhead * micro_batches * (mean.busy_s + each)
-    terms["optimizer"] = optimizer_s(job, _own_weights(job, degrees), gradient_bytes(job), clock)
+    terms["optimizer"] = optimizer_s(job, _own_weights(job, degrees), reduced_gradient_bytes(job), clock)
     terms |= times
     return _step_time(
         job,

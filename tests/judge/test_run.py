@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preflight.judge.run import answer_of, judge, judge_again, natural_key, run_checks
+from preflight.judge.run import answer_of, judge, judge_again, run_checks
 from preflight.model import Check, Evidence, Finding, Inventory, Report, Rule, Verdict
+from preflight.model.hostlist import natural_key
 from tests.builders import make_evidence, make_plan
 
 

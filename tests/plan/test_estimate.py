@@ -21,25 +21,11 @@ def test_the_reference_job():  # gradients of 4 bytes: Megatron keeps and reduce
     assert estimate.message_bytes == {"tp": 64 * 2**20, "pp": 64 * 2**20, "dp": 8_750_000_000}
 
 
-# stages, micro-batches, virtual stages -> overhead, idle share: from an event simulation of the schedules
-@pytest.mark.parametrize(
-    ("stages", "micro_batches", "chunks", "overhead", "idle"),
-    [
-        (4, 4, 1, 0.7500, 0.4286),
-        (4, 32, 1, 0.0938, 0.0857),
-        (8, 8, 1, 0.8750, 0.4667),
-        (8, 64, 1, 0.1094, 0.0986),
-        (16, 64, 1, 0.2344, 0.1899),
-        (4, 8, 2, 0.1875, 0.1579),
-        (8, 64, 3, 0.0365, 0.0352),
-        (35, 280, 3, 0.0405, 0.0389),
-        (16, 64, 4, 0.0586, 0.0554),
-    ],
-)
-def test_the_bubble_agrees_with_a_simulated_schedule(stages, micro_batches, chunks, overhead, idle):
-    plan = make_plan(nodes=stages, pp=stages, tp=8, micro_batches=micro_batches, virtual_stages=chunks)
-    assert round(plan.estimate.bubble_overhead, 4) == overhead
-    assert round(plan.estimate.bubble_idle_share, 4) == idle
+def test_the_bubble_is_that_of_the_schedule():  # all vectors: test_bubble.py
+    for chunks, overhead, idle in ((1, 0.2344, 0.1899), (4, 0.0586, 0.0554)):
+        plan = make_plan(nodes=16, pp=16, tp=8, micro_batches=64, virtual_stages=chunks)
+        assert round(plan.estimate.bubble_overhead, 4) == overhead
+        assert round(plan.estimate.bubble_idle_share, 4) == idle
 
 
 def test_without_a_pipeline_there_is_no_bubble_whatever_the_micro_batches():

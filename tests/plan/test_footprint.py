@@ -2,31 +2,19 @@
 
 import random
 
+import msgspec
 import pytest
 
 from preflight.model import NODE_IS_DOMAIN, Placement, Topology
 from preflight.plan.footprint import add_topology, find_footprints
+from tests.checks import placements
 
 
 def place(nodes, gpus=8, *, names=None, node_of=None, **columns) -> Placement:
-    """Block placement on `nodes` nodes, or rank -> node as `node_of` says."""
-    world = nodes * gpus
-    node_ranks = (
-        [rank // gpus for rank in range(world)] if node_of is None else [node_of(rank) for rank in range(world)]
-    )
-    seen = [0] * nodes
-    local_ranks = []
-    for node in node_ranks:
-        local_ranks.append(seen[node])
-        seen[node] += 1
-    return Placement(
-        source="predicted",
-        method="test",
-        nodes=tuple(names or (f"n{i}" for i in range(nodes))),
-        node_ranks=tuple(node_ranks),
-        local_ranks=tuple(local_ranks),
-        **columns,
-    )
+    """Block placement on `nodes` nodes, or rank -> node as `node_of` says; `columns`: further ones of a placement."""
+    node_of = node_of or (lambda rank: rank // gpus)
+    placed = placements.place(nodes, gpus, node_of, names or [f"n{i}" for i in range(nodes)])
+    return msgspec.structs.replace(placed, **columns)
 
 
 def strided(world, size, step):

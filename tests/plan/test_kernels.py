@@ -3,7 +3,7 @@
 import pytest
 
 from preflight.model import Hardware
-from preflight.plan.defaults import gradient_bytes
+from preflight.plan.defaults import reduced_gradient_bytes
 from preflight.plan.kernels import Clock, clock_of, optimizer_s, recomputed_s, seconds_of
 from preflight.plan.matmuls import Matmul, layer_work, output_work
 from preflight.plan.profiles import find_profile
@@ -140,7 +140,7 @@ def test_experts_are_divided_over_ep_and_get_the_tokens_of_all_its_ranks():
 def test_the_optimizer_moves_its_state_twice_and_gradients_twice(training, each):
     told = job(training=training)
     found = clock(**training)
-    assert optimizer_s(told, 10**9, gradient_bytes(told), found) == pytest.approx(each * 10**9 / (0.8 * 2039e9))
+    assert optimizer_s(told, 10**9, reduced_gradient_bytes(told), found) == pytest.approx(each * 10**9 / (0.8 * 2039e9))
 
 
 def test_there_is_no_clock_without_a_peak():

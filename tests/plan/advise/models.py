@@ -7,6 +7,7 @@ import msgspec
 from preflight.model import Job
 from preflight.plan.shape import count_parameters
 from tests.builders import make_job
+from tests.plan.shapes import SHAPES
 
 LLAMA_70B = {
     "layers": 80,
@@ -16,23 +17,7 @@ LLAMA_70B = {
     "kv_heads": 8,
     "vocab_size": 128256,
 }
-DEEPSEEK_V3 = {
-    "layers": 61,
-    "hidden_size": 7168,
-    "ffn_size": 18432,
-    "attention_heads": 128,
-    "vocab_size": 129280,
-    "experts": 256,
-    "experts_per_token": 8,
-    "expert_ffn_size": 2048,
-    "shared_ffn_size": 2048,
-    "dense_layers": 3,
-    "kv_lora_rank": 512,
-    "q_lora_rank": 1536,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-}
+DEEPSEEK_V3 = SHAPES["deepseek-v3"]
 
 
 def gpt(layers: int, hidden_size: int, heads: int) -> dict[str, Any]:
