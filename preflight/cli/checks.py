@@ -8,6 +8,8 @@ from preflight.registry import load_checks_with_source
 
 _GIVES = {
     "inventory": "inventory (what discovery found)",
+    "health": "health (nodes that were read on themselves, not from the text of a topology)",
+    "before": "before (an earlier snapshot of the same nodes)",
     "plan": "plan (the job laid out)",
     "measurements": "measurements (what probing gave)",
 }
@@ -58,12 +60,17 @@ def _explained(check: Check, distribution: str) -> str:
     parts = [
         ("claim", check.claim),
         ("why", check.why),
+        ("source", check.source),
+        ("remedy", check.remedy),
         ("uses", uses),
         ("need", needs[check.need]),
         ("limits", "; ".join(limits) or "none"),
         ("from", distribution),
     ]
-    lines = [check.name, *(line for label, text in parts for line in hang(label.ljust(8), text, width=100, indent=2))]
+    lines = [
+        check.name,
+        *(line for label, text in parts if text for line in hang(label.ljust(8), text, width=100, indent=2)),
+    ]
     lines += ["", "In a plan file:", *_example(check)]
     return "".join(f"{line}\n" for line in lines)
 

@@ -10,7 +10,7 @@ from preflight.discover.nvlink import LINK_VERSIONS
 from preflight.discover.nvml_device import INVALID_ARGUMENT, NOT_SUPPORTED, QUIET, Device, text_or_none
 from preflight.discover.pci import pci_bus_id
 from preflight.model import Link
-from preflight.model.inventory import PeerKind
+from preflight.model.gpu import PeerKind
 from preflight.model.units import MEGA
 
 # nvml.h, NVML_FI_DEV_NVLINK_*; the last three take the link as scope

@@ -21,6 +21,8 @@ WHOLE_RUN = "run"  # the subject of a finding that is about the check itself, no
 
 _GATHERED_BY = {
     "inventory": "discovery (preflight node, preflight run)",
+    "health": "a node itself (preflight node, preflight run); the text of a topology doesn't tell it",
+    "before": "an earlier snapshot (preflight node --since)",
     "plan": "a plan file (preflight plan, preflight run)",
     "measurements": "probing (preflight run)",
 }
@@ -54,11 +56,10 @@ def run_checks(checks: Sequence[Check], evidence: Evidence) -> tuple[tuple[Findi
 
     A check that was skipped without being asked has no CheckRun. Nothing is raised for an Exception inside a check.
     """
-    rules = evidence.plan.job.rules if evidence.plan else {}
     found: list[tuple[int, Finding]] = []
     runs: list[CheckRun] = []
     for position, check in enumerate(checks):
-        rule = rules.get(check.name, Rule())
+        rule = evidence.rule(check.name)
         reason = _why_skipped(check, rule, evidence)
         if reason:
             findings = [_about_check(check, Verdict.SKIP, reason)]
@@ -88,7 +89,7 @@ def answer_of(findings: Sequence[Finding], *, partial: bool = False) -> Answer:
 
 def _why_skipped(check: Check, rule: Rule, evidence: Evidence) -> str | None:
     if rule.severity == "off":
-        return "switched off in the plan file"
+        return "switched off in the rules"
     missing = [fact for fact in check.uses if getattr(evidence, fact) is None]
     if missing:
         return "this command does not gather: " + "; ".join(f"{fact}, from {_GATHERED_BY[fact]}" for fact in missing)
@@ -129,6 +130,6 @@ def _ruled(finding: Finding, rule: Rule, default: Need) -> Finding:
     """The finding as `[rules]` want it."""
     need = rule.need or ("advisory" if rule.severity == "warn" else default)
     if rule.severity == "warn" and finding.verdict is Verdict.FAIL:
-        observed = f"{finding.observed} (FAIL, lowered by the plan file)"
+        observed = f"{finding.observed} (FAIL, lowered by the rules)"
         return msgspec.structs.replace(finding, need=need, verdict=Verdict.WARN, observed=observed)
     return msgspec.structs.replace(finding, need=need)

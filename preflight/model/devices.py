@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from preflight.model.inventory import Gpu
+from preflight.model.gpu import Gpu
 
 VARIABLE, ORDER_VARIABLE = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 PCI_ORDER, FASTEST_FIRST = "PCI_BUS_ID", "FASTEST_FIRST"

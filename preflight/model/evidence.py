@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 from preflight.model.base import Noun
-from preflight.model.inventory import Inventory
+from preflight.model.gpu import Gpu
+from preflight.model.inventory import Inventory, Node
+from preflight.model.job import Rule
 from preflight.model.measurement import Measurement
 from preflight.model.plan import Plan
 from preflight.model.profile import Profile
@@ -69,18 +71,43 @@ class Baseline(Noun, frozen=True, kw_only=True):
 
 
 class Evidence(Noun, frozen=True, kw_only=True):
-    """The single argument of every check. None: this command doesn't look at that, which is not the same as "unknown"."""
+    """The single argument of every check. None: this command doesn't look at that, which is not the same as "unknown".
+
+    `profile`: of the job's GPU, as the plan names it; `profiles`: of the GPUs that were found, by NVML product name in lower case. `before`: the same nodes at an earlier
+    time, so that counters can be compared. `rules`: those of the site, which the plan file's override.
+    """
 
     settings: Settings = Settings()
     inventory: Inventory | None = None
     topology: Topology | None = None
     plan: Plan | None = None
     profile: Profile | None = None
+    profiles: dict[str, Profile] = {}
+    before: Inventory | None = None
+    rules: dict[str, Rule] = {}
     measurements: tuple[Measurement, ...] | None = None
     incidents: tuple[Incident, ...] = ()
     baseline: Baseline | None = None
 
+    @property
+    def health(self) -> tuple[Node, ...] | None:
+        """The nodes whose source tells more than how things are joined; None if there are none: then checks of health don't run."""
+        nodes = tuple(node for node in self.inventory.nodes if node.tells_health) if self.inventory else ()
+        return nodes or None
+
+    def profile_of(self, gpu: Gpu) -> Profile | None:
+        """The profile of the product that the driver names; None: no name, or no profile for it."""
+        return self.profiles.get(gpu.name.casefold()) if gpu.name else None
+
+    def rule(self, check: str) -> Rule:
+        """What plan file and site say of a check; empty if nothing."""
+        plan = self.plan.job.rules if self.plan else {}
+        return plan.get(check) or self.rules.get(check) or Rule()
+
     def limits(self, check: str, defaults: Mapping[str, float]) -> dict[str, float]:
-        """The limits of a check: its defaults, overridden by `[rules.<check>.limits]` of the plan file."""
-        rule = self.plan.job.rules.get(check) if self.plan else None
-        return {**defaults, **(rule.limits if rule else {})}
+        """The limits of a check: its defaults, overridden by `[rules.<check>.limits]` of the site, then of the plan file."""
+        plan = self.plan.job.rules if self.plan else {}
+        limits = dict(defaults)
+        for rules in (self.rules, plan):
+            limits.update(rules[check].limits if check in rules else {})
+        return limits

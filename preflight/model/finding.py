@@ -30,7 +30,9 @@ class Verdict(str, Enum):
 
 
 Answer = Literal["go", "undecided", "no-go"]
-PartKind = Literal["gpu", "slot", "nic", "rail", "link", "rank", "node", "leaf", "path", "environment", "plan"]
+PartKind = Literal[
+    "gpu", "slot", "switch", "nic", "rail", "link", "rank", "node", "leaf", "path", "environment", "plan"
+]
 Confidence = Literal["certain", "likely", "possible"]
 
 
@@ -47,7 +49,7 @@ class Finding(Noun, frozen=True, kw_only=True):
 
     `remedy` is the smallest change that would help, empty when nothing needs doing. `blames` is None when nothing is
     blamed, or when the part is not identifiable. `evidence` names measurements (Probe.key) or facts it rests on.
-    `need` is set by the harness.
+    `need` is set by the harness. `origin`: the other tool that said it, None for our own.
     """
 
     check: str
@@ -59,6 +61,7 @@ class Finding(Noun, frozen=True, kw_only=True):
     blames: Part | None = None
     evidence: tuple[str, ...] = ()
     need: Need = "required"
+    origin: str | None = None
 
 
 class CheckRun(Noun, frozen=True, kw_only=True):
@@ -69,11 +72,14 @@ class CheckRun(Noun, frozen=True, kw_only=True):
     num_findings: int
 
 
-Facts = Literal["inventory", "plan", "measurements"]
+Facts = Literal["inventory", "health", "before", "plan", "measurements"]
 
 
 class Check(Noun, frozen=True, kw_only=True):
     """A check: a name (= its file's name = metric label), a claim, and a pure function from evidence to findings.
+
+    `claim`, `why`, `source` (where the rule and its numbers come from) and `remedy` (what to do in general; a finding's own is more exact) are what
+    `preflight checks explain` shows.
 
     `judge` yields one finding for each thing judged, passes included; yields nothing when there is nothing to judge (the
     harness says SKIP); may raise (the harness says UNKNOWN). No clock, log, exit, subprocess, environment or metric
@@ -87,6 +93,8 @@ class Check(Noun, frozen=True, kw_only=True):
     why: str
     uses: tuple[Facts, ...]
     judge: Callable[["Evidence"], Iterator[Finding]]
+    source: str = ""
+    remedy: str = ""
     need: Need = "required"
     limits: Mapping[str, float] = {}
     of_placement: bool = True

@@ -1,4 +1,4 @@
-"""What discovery found: nodes with their GPUs, NVLinks and NICs. None means "could not find out", always.
+"""What discovery found: nodes with their GPUs, NVLinks, HCAs and NICs. None means "could not find out", always.
 
 GPUs are identified by UUID; `index` is NVML's order, which may differ from CUDA's.
 """
@@ -6,84 +6,21 @@ GPUs are identified by UUID; `index` is NVML's order, which may differ from CUDA
 from typing import Literal
 
 from preflight.model.base import Noun
-
-Ancestor = Literal["internal", "PIX", "PXB", "PHB", "NODE", "SYS"]  # nvidia-smi topo's words, closest first
-PeerKind = Literal["gpu", "switch", "cpu"]
-
-
-class Problem(Noun, frozen=True, kw_only=True):
-    """Something that could not be read: from which source, and why, as the source said it."""
-
-    source: str
-    text: str
-
-
-class Link(Noun, frozen=True, kw_only=True):
-    """One NVLink of a GPU, and what is at its other end.
-
-    `speed_bytes_per_s` is the line rate that the driver reports, one direction; `version` the NVLink generation, "4.0".
-    """
-
-    index: int
-    active: bool | None = None
-    peer_kind: PeerKind | None = None
-    peer_pci_bus_id: str | None = None
-    version: str | None = None
-    speed_bytes_per_s: int | None = None
-
-
-class GpuPeer(Noun, frozen=True, kw_only=True):
-    """How one GPU of a node reaches another: direct or switched NVLinks (None: unknown; 0: none), and the PCIe ancestor."""
-
-    index: int
-    num_nvlinks: int | None = None
-    ancestor: Ancestor | None = None
-
-
-class Gpu(Noun, frozen=True, kw_only=True):
-    """One physical GPU. One that could not be opened keeps its index and its `problems`, all else None.
-
-    `nvlink_domain`: the GPUs that carry the same text here reach each other over NVLink. From NVML's fabric info it is
-    "clusterUUID.clique"; without fabric info it is the node's name if the node's GPUs are joined; None: unknown;
-    "none": this GPU reaches no other over NVLink.
-    `links`: None if NVML could not say, empty if the product has no NVLink.
-    `pci_bus_id` is spelled as sysfs does: lower case, 4-digit domain ("0000:1a:00.0"). `pci_upstream`: the bridges above
-    it, closest first, the root complex last ("pci0000:00").
-    """
-
-    index: int
-    uuid: str | None = None
-    name: str | None = None
-    pci_bus_id: str | None = None
-    serial: str | None = None
-    minor_number: int | None = None
-    memory_bytes: int | None = None
-    vbios_version: str | None = None
-    numa_node: int | None = None
-    pci_upstream: tuple[str, ...] | None = None
-    mig_enabled: bool | None = None
-    ecc_enabled: bool | None = None
-    nvlink_domain: str | None = None
-    links: tuple[Link, ...] | None = None
-    peers: tuple[GpuPeer, ...] = ()
-    problems: tuple[Problem, ...] = ()
-
-
-class Nic(Noun, frozen=True, kw_only=True):
-    """A network interface. `speed_bytes_per_s` is None where the kernel doesn't know (loopback, virtual, down).
-
-    `pci_upstream` as for a GPU; None for an interface that sits on no PCI bus.
-    """
-
-    name: str
-    kind: Literal["ethernet", "infiniband", "loopback", "virtual"] | None = None
-    up: bool | None = None
-    addresses: tuple[str, ...] = ()
-    mtu_bytes: int | None = None
-    speed_bytes_per_s: int | None = None
-    pci_bus_id: str | None = None
-    numa_node: int | None = None
-    pci_upstream: tuple[str, ...] | None = None
+from preflight.model.gpu import Gpu, Problem
+from preflight.model.nic import Hca, Nic
+from preflight.model.surroundings import (
+    ClockSync,
+    GpuDirect,
+    Iommu,
+    KernelLog,
+    Limits,
+    Mask,
+    OutsideVerdict,
+    PciBridge,
+    Platform,
+    Service,
+    Setting,
+)
 
 
 class Node(Noun, frozen=True, kw_only=True):
@@ -91,9 +28,14 @@ class Node(Noun, frozen=True, kw_only=True):
 
     `gpus` is None when it could not be found out (the driver hangs, devices without a driver) and empty when there are
     none; `gpu_note` says in one line why there are none or why it is unknown. `taken_at_s` is Unix time.
+    `source`: "node" was read on the node; "topo" and "nccl xml" are texts that tell how GPUs and NICs are joined and nothing of their health ("topo -mp" not
+    even NVLink).
+    `gpus_on_bus`: PCI ids of NVIDIA GPUs; `dead_on_bus`: those of them whose configuration space reads as all ones. `device_files`: minors of /dev/nvidiaN.
+    `versions`: of software beside the driver, by name ("nccl", "ofed", ...). `confidential_compute`: whether it is on. `hcas` None: can't be read; empty: none.
     """
 
     name: str
+    source: Literal["node", "topo", "topo -mp", "nccl xml"] = "node"
     hostname: str | None = None
     boot_id: str | None = None
     taken_at_s: float | None = None
@@ -105,11 +47,42 @@ class Node(Noun, frozen=True, kw_only=True):
     driver_version: str | None = None
     cuda_version: str | None = None
     nvml_version: str | None = None
+    versions: dict[str, str] = {}
+    confidential_compute: bool | None = None
     gpus: tuple[Gpu, ...] | None = None
     gpu_note: str | None = None
+    gpus_on_bus: tuple[str, ...] | None = None
+    dead_on_bus: tuple[str, ...] = ()
+    device_files: tuple[int, ...] | None = None
+    mask: Mask | None = None
     nics: tuple[Nic, ...] | None = None
+    hcas: tuple[Hca, ...] | None = None
+    pci_bridges: tuple[PciBridge, ...] | None = None
+    iommu: Iommu | None = None
+    gpu_direct: GpuDirect | None = None
+    limits: Limits | None = None
+    clock: ClockSync | None = None
+    platform: Platform | None = None
+    kernel_log: KernelLog | None = None
+    settings: tuple[Setting, ...] | None = None
+    services: tuple[Service, ...] | None = None
+    verdicts: tuple[OutsideVerdict, ...] = ()
     problems: tuple[Problem, ...] = ()
     simulated: bool = False
+
+    @property
+    def tells_health(self) -> bool:
+        """Whether the source can tell more than how things are joined."""
+        return self.source == "node"
+
+    @property
+    def open_gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs that could be opened; what became of the others is the business of one check, `gpus_answer`."""
+        return tuple(gpu for gpu in self.gpus or () if gpu.uuid is not None or gpu.name is not None)
+
+    def setting(self, name: str) -> Setting | None:
+        """The effective setting of that name, None if it is not set (or settings are unknown)."""
+        return next((setting for setting in self.settings or () if setting.name == name), None)
 
 
 class Inventory(Noun, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from preflight.model.base import Noun
-from preflight.model.inventory import Problem
+from preflight.model.gpu import Problem
 from preflight.model.plan import Placement, Rank
 
 RANK_SCHEMA = "preflight.rank/1"

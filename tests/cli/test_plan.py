@@ -98,7 +98,7 @@ def test_a_rule_lowers_a_failure_and_one_switched_off_stays_in_sight(plan):
     code, out, _ = plan(text + '[rules]\npipeline_bubble = "warn"\nmemory_fit = "off"\n')
     assert code == 0
     assert "WARN    pipeline_bubble" in out
-    assert "SKIP    memory_fit: switched off in the plan file" in out
+    assert "SKIP    memory_fit: switched off in the rules" in out
 
 
 def test_limits_of_a_rule_are_used(plan):

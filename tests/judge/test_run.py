@@ -89,14 +89,14 @@ def test_what_breaks_the_contract_is_unknown(item):
 def test_severity_warn_lowers_fail_and_makes_the_check_advisory():
     got = ruled("warn")
     assert (got.verdict, got.need) == (Verdict.WARN, "advisory")
-    assert "lowered by the plan file" in got.observed
+    assert "lowered by the rules" in got.observed
     assert ruled("warn", "required", verdict=Verdict.UNKNOWN).need == "required"
 
 
 def test_severity_off_skips_without_running():
     plan = make_plan(rules={"c": Rule(severity="off")})
     got = one(check(error=AssertionError("was run")), make_evidence(plan=plan))
-    assert (got.verdict, got.observed) == (Verdict.SKIP, "switched off in the plan file")
+    assert (got.verdict, got.observed) == (Verdict.SKIP, "switched off in the rules")
 
 
 def test_severity_fail_does_not_turn_a_warning_into_a_failure():
