@@ -19,7 +19,7 @@ GROUP = "preflight.checks"
 OURS = "cluster-preflight"  # the distribution whose checks come first
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_FACTS = ("inventory", "plan", "measurements")
+_FACTS = ("inventory", "health", "before", "plan", "measurements")
 
 
 class InstalledCheck(NamedTuple):

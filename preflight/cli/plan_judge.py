@@ -10,8 +10,8 @@ from preflight import __version__
 from preflight.judge.run import judge
 from preflight.model import Environment, Evidence, Finding, Job, Placement, Plan, Report, Settings, Topology
 from preflight.plan.build import build_plan
-from preflight.plan.planfile import check_rules
 from preflight.plan.profiles import find_profile
+from preflight.plan.rules import check_rules
 from preflight.registry import load_checks
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class PlanJudge:
     def __init__(self, job: Job, topology: Topology | None) -> None:
         self.topology = topology
         self._checks: Sequence[Check] = load_checks()
-        check_rules(job, {check.name: check.limits for check in self._checks})
+        check_rules(job.source, job.rules, {check.name: check.limits for check in self._checks})
 
     def evidence(self, plan: Plan) -> Evidence:
         """A plan alone, with nothing discovered."""

@@ -59,7 +59,8 @@ def command(
     from preflight.fleet.auth import read_key
     from preflight.fleet.interrupt import Interruptions
     from preflight.fleet.run import run
-    from preflight.plan.planfile import check_rules, read_job
+    from preflight.plan.planfile import read_job
+    from preflight.plan.rules import check_rules
     from preflight.registry import load_checks
 
     if hosts is not None and not hosts.strip():
@@ -73,7 +74,7 @@ def command(
     budget_s = _budget(budget)
     job = read_job(plan)
     checks = load_checks()
-    check_rules(job, {check.name: check.limits for check in checks})
+    check_rules(job.source, job.rules, {check.name: check.limits for check in checks})
     if out is not None:
         _make_folder(out)
     with Interruptions() as interruptions:  # until the report is out

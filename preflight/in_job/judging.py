@@ -30,13 +30,13 @@ def judged(plan: PlanLike, placement: Placement) -> Outcome:
     from preflight.plan.build import build_plan
     from preflight.plan.fingerprint import fingerprint
     from preflight.plan.measured import predict_for
-    from preflight.plan.planfile import check_rules
+    from preflight.plan.rules import check_rules
     from preflight.registry import load_checks
 
     job = job_in(plan)
     topology = topology_of(job)
     checks = load_checks()
-    check_rules(job, {check.name: check.limits for check in checks})
+    check_rules(job.source, job.rules, {check.name: check.limits for check in checks})
     built = build_plan(job, placement=placement, topology=topology)
     if placement.source == "measured":
         built = msgspec.structs.replace(built, predicted=predict_for(job, placement, topology))

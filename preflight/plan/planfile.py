@@ -3,26 +3,25 @@
 What is refused is refused with file, section and key, the value, what was expected, and for a misspelt name the nearest known one.
 """
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
 from preflight.errors import ConfigError
 from preflight.formats import read_toml, readable
-from preflight.model import Hardware, Job, Launch, ModelShape, Need, Parallel, Rule, Severity, Training
+from preflight.model import Hardware, Job, Launch, ModelShape, Parallel, Training
 from preflight.model.hostlist import unfold
 from preflight.plan.layout import ORDERS
-from preflight.plan.plankeys import CALLED, FIELDS, SECTIONS
+from preflight.plan.plankeys import FIELDS, SECTIONS
+from preflight.plan.refusals import read_value, refuse_unknown
+from preflight.plan.rules import read_rules
 from preflight.plan.shape import count_parameters
-from preflight.plan.values import Reader, WrongValueError, one_of, show
+from preflight.plan.values import show
 
 # parameters are given rounded ("70B" for 70.55e9), and may count what a shape doesn't tell; more is another model
 MAX_PARAMETERS_OFF = 0.2
-
-_RULE_KEYS = ("severity", "need", "limits")
 
 
 def read_job(path: str | Path, *, need_layout: bool = True) -> Job:
@@ -32,7 +31,7 @@ def read_job(path: str | Path, *, need_layout: bool = True) -> Job:
 
 def job_of(document: Mapping[str, Any], source: str, *, need_layout: bool = True) -> Job:
     """The job that the content of a plan file describes. `source`: for messages, and where relative paths begin. Raises ConfigError."""
-    _refuse_unknown(source, None, document, [*SECTIONS, "rules"], "section")
+    refuse_unknown(source, None, document, [*SECTIONS, "rules"], "section")
     model, parallel, training, hardware, launch = (_read_section(source, name, document) for name in SECTIONS)
     if "layers" not in model:
         raise ConfigError(source, "is missing", key="model.layers", remedy="write layers = 80 under [model]")
@@ -62,7 +61,7 @@ def job_of(document: Mapping[str, Any], source: str, *, need_layout: bool = True
         training=Training(**training),
         hardware=Hardware(**hardware),
         launch=_read_launch(source, launch),
-        rules=_read_rules(source, document.get("rules", {})),
+        rules=read_rules(source, document.get("rules", {})),
     )
 
 
@@ -105,27 +104,13 @@ def _read_launch(source: str, launch: dict[str, Any]) -> Launch:
     return Launch(**launch)
 
 
-def check_rules(job: Job, known: Mapping[str, Mapping[str, float]]) -> None:
-    """Raises ConfigError if `[rules]` names a check or a limit that isn't there. `known`: check -> its limits."""
-    for name, rule in job.rules.items():
-        _refuse_unknown(job.source, "rules", [name], known, "check")
-        _refuse_unknown(job.source, f"rules.{name}.limits", rule.limits, known[name], "limit")
-
-
 def _read_section(source: str, name: str, document: Mapping[str, Any]) -> dict[str, Any]:
     section = document.get(name, {})
     if not isinstance(section, dict):
         raise ConfigError(source, f"{show(section)} is not a section", key=name, remedy=f"begin it with [{name}]")
     readers = SECTIONS[name]
-    _refuse_unknown(source, name, section, readers, "key")
-    return {key: _read(source, f"{name}.{key}", readers[key], value) for key, value in section.items()}
-
-
-def _read(source: str, key: str, reader: Reader, value: object) -> Any:
-    try:
-        return reader(value)
-    except WrongValueError as error:
-        raise ConfigError(source, f"{show(value)} is not {error.expected}", key=key) from None
+    refuse_unknown(source, name, section, readers, "key")
+    return {key: read_value(source, f"{name}.{key}", readers[key], value) for key, value in section.items()}
 
 
 def _read_order(source: str, given: str, default: tuple[str, ...]) -> tuple[str, ...]:
@@ -140,64 +125,3 @@ def _read_order(source: str, given: str, default: tuple[str, ...]) -> tuple[str,
             remedy=f"write it as in {'-'.join(default)!r}",
         )
     return axes
-
-
-def _read_rules(source: str, rules: object) -> dict[str, Rule]:
-    if not isinstance(rules, dict):
-        raise ConfigError(source, f"{show(rules)} is not a section", key="rules", remedy="begin it with [rules]")
-    return {name: _read_rule(source, f"rules.{name}", value) for name, value in rules.items()}
-
-
-def _read_rule(source: str, key: str, value: object) -> Rule:
-    """A rule is one word (a severity or a need), or a table of severity, need and limits."""
-    severities, needs = get_args(Severity), get_args(Need)
-    if not isinstance(value, dict):
-        word = _read(source, key, one_of(*severities, *needs, other="a table with severity, need or limits"), value)
-        return Rule(severity=word) if word in severities else Rule(need=word)
-    _refuse_unknown(source, key, value, _RULE_KEYS, "key")
-    limits = value.get("limits", {})
-    if not isinstance(limits, dict):
-        raise ConfigError(source, f"{show(limits)} is not a table of limit = number", key=f"{key}.limits")
-    return Rule(
-        severity=_read(source, f"{key}.severity", one_of(*severities), value["severity"])
-        if "severity" in value
-        else None,
-        need=_read(source, f"{key}.need", one_of(*needs), value["need"]) if "need" in value else None,
-        limits={name: _read(source, f"{key}.limits.{name}", _number, limit) for name, limit in limits.items()},
-    )
-
-
-def _number(value: object) -> float:
-    """A limit: any finite number."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if math.isfinite(number):
-            return number
-    raise WrongValueError("a finite number")
-
-
-def _refuse_unknown(source: str, parent: str | None, given: Iterable[str], known: Iterable[str], what: str) -> None:
-    names = list(known)
-    for name in given:
-        if name not in names:
-            key = f"{parent}.{show_name(name)}" if parent else show_name(name)
-            listed = f"known: {', '.join(names)}" if names else f"it has no {what}s"
-            raise ConfigError(source, f"unknown {what}{nearest(name, names)}", key=key, remedy=listed)
-
-
-def show_name(name: str) -> str:
-    """A key for a message: as it is if it is a plain name, else quoted and shortened."""
-    return name if name.isidentifier() and len(name) <= 60 else show(name)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The name that is meant by a framework's word, else the nearest known one, as a question to append; empty if none is near."""
-    import difflib
-
-    word = name[:100].replace("-", "_").casefold()
-    close = [key for key in known if word == key or word in CALLED.get(key, "").split()]
-    close = close or difflib.get_close_matches(name[:100], known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""

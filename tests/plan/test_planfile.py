@@ -4,7 +4,8 @@ import pytest
 
 from preflight.errors import ConfigError
 from preflight.model import Hardware, Job, ModelShape, Parallel, Rule, Training
-from preflight.plan.planfile import check_rules, read_job
+from preflight.plan.planfile import read_job
+from preflight.plan.rules import check_rules
 from tests.builders import make_job
 
 MODEL = '[model]\nparameters = "70B"\nlayers = 80\n'
@@ -140,7 +141,7 @@ KNOWN = {"pipeline_bubble": {"warn_idle_share": 0.1}, "reachable": {}}
 
 
 def test_rules_of_known_checks_and_limits_are_accepted():
-    check_rules(make_job(rules={"pipeline_bubble": Rule(limits={"warn_idle_share": 0.2})}), KNOWN)
+    check_rules("job.toml", {"pipeline_bubble": Rule(limits={"warn_idle_share": 0.2})}, KNOWN)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ def test_rules_of_known_checks_and_limits_are_accepted():
 )
 def test_rules_that_name_nothing_are_refused(rules, message):
     with pytest.raises(ConfigError, match=rf"job.toml: {message.replace('?', '[?]')}"):
-        check_rules(make_job(rules=rules), KNOWN)
+        check_rules("job.toml", rules, KNOWN)
 
 
 def test_more_dense_layers_than_layers_or_more_experts_per_token_than_experts_are_refused(tmp_path):
