@@ -62,6 +62,7 @@ class GpuDirect(Noun, frozen=True, kw_only=True):
 class KernelEvent(Noun, frozen=True, kw_only=True):
     """One line of the kernel log about a GPU, NVSwitch or PCI link. `at_s`: seconds since boot. `code`: of Xid and SXid. `subcode`: of Xids 144 to 150.
     `severity`: the words in the line ("Fatal", "Nonfatal"), None if it has none. `port`: of an SXid, the switch port. `pid`, `process`: whose work was under way.
+    `count`: how often such a line came, equal ones folded into the first; `last_at_s`: the last of them, None if it came once.
     """
 
     kind: Literal["xid", "sxid", "fell off", "aer", "driver"]
@@ -74,13 +75,19 @@ class KernelEvent(Noun, frozen=True, kw_only=True):
     pid: int | None = None
     process: str | None = None
     text: str = ""
+    count: int = 1
+    last_at_s: float | None = None
 
 
 class KernelLog(Noun, frozen=True, kw_only=True):
-    """The events of the kernel's log. `events` None: may not be read, `note` says why. `starts_at_s`: seconds since boot of the oldest line that is still there (0: from boot on)."""
+    """The events of the kernel's log. `events` None: may not be read, `note` says why; with events, `note` says what the log leaves out.
+
+    `starts_at_s`: seconds since boot of the oldest line that is still there (0: from boot on). `read_at_s`: seconds since boot when it was read, so that ages can be told.
+    """
 
     events: tuple[KernelEvent, ...] | None = None
     starts_at_s: float | None = None
+    read_at_s: float | None = None
     source: str | None = None
     note: str | None = None
 
