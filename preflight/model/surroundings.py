@@ -8,10 +8,14 @@ UNLIMITED = 2**64 - 1  # RLIM_INFINITY of Linux
 
 
 class Limits(Noun, frozen=True, kw_only=True):
-    """Limits of this process, which a job step inherits or not: soft and hard locked memory (UNLIMITED), open files; and /dev/shm's size and free bytes."""
+    """Limits of this process, which a job step inherits or not: soft and hard locked memory (UNLIMITED), open files; and /dev/shm's size and free bytes.
+
+    `privileged`: it may lock memory beyond the limit (root).
+    """
 
     memlock_bytes: int | None = None
     memlock_hard_bytes: int | None = None
+    privileged: bool | None = None
     open_files: int | None = None
     shm_bytes: int | None = None
     shm_free_bytes: int | None = None
