@@ -15,14 +15,19 @@ T = TypeVar("T")
 
 
 class Fault(NamedTuple):
-    """What is wrong with one GPU. `remedy` may be empty only for a WARN. `blames` False: the GPU is not to blame (a setting, another part)."""
+    """What is wrong with one GPU. `remedy` may be empty only for a WARN. `blames` False: nothing is blamed; `part`: what is to blame in place of the GPU (a setting,
+    the node's cooling). Equal faults that don't blame the GPU itself become one finding, so their words must not name it.
+
+    A judge may also answer UNKNOWN (the part of the fact that matters is missing) or SKIP (it doesn't apply to this GPU), with the reason as `observed`.
+    """
 
     verdict: Verdict
     observed: str
-    expected: str
+    expected: str = ""
     remedy: str = ""
     blames: bool = True
     confidence: Confidence = "certain"
+    part: Part | None = None
 
 
 def gpu_name(node: Node, gpu: Gpu) -> str:
@@ -44,74 +49,108 @@ def judge_gpus(
     *,
     good: str,
     expected: str,
+    note: Callable[[Gpu, T], str | None] | None = None,
+    unless: Callable[[Gpu], str | None] | None = None,
 ) -> Iterator[Finding]:
-    """Findings of every node that tells its health, about the GPU fact named `field`.
+    """Findings of every node that tells its health, about the GPU fact named `field`. Nothing where a run without GPUs is meant.
 
     `judge(node, gpu, value)` is called where the fact is known, and gives what is wrong or None. A fact that the product doesn't have is SKIP for that
     node; one that could not be read is UNKNOWN for that GPU. GPUs that could not be opened are passed over: `gpus_answer` says it. `good`: what is
-    said of the healthy ones ("no uncorrected errors"). Nodes without GPUs yield nothing.
+    said of the healthy ones ("no uncorrected errors"); `note(gpu, value)`: what is worth saying of a healthy GPU all the same. `unless(gpu)`: why the fact doesn't
+    apply to this GPU, asked first. Nodes without GPUs yield nothing.
     """
+    if evidence.settings.cpu_declared:
+        return
     for node in evidence.health or ():
         if node.gpus is None:
             continue
-        yield from _judge_node(check, node, field, judge, good=good, expected=expected)
+        sorted_out = _sort_out(node, field, judge, unless)
+        yield from _node_findings(check, node, sorted_out, good=good, expected=expected, note=note, field=field)
 
 
-def _judge_node(
-    check: str, node: Node, field: str, judge: Callable[[Node, Gpu, T], Fault | None], *, good: str, expected: str
-) -> Iterator[Finding]:
-    healthy: list[Gpu] = []
-    without: list[Gpu] = []
-    unknown: dict[str, list[Gpu]] = {}
+class _Sorted(NamedTuple):
+    """The GPUs of one node by what became of them."""
+
+    healthy: list[Gpu]
+    faults: list[tuple[Gpu, Fault]]
+    shared: dict[Fault, list[Gpu]]
+    unknown: dict[str, list[Gpu]]
+    without: dict[str, list[Gpu]]
+
+
+def _sort_out(
+    node: Node, field: str, judge: Callable[[Node, Gpu, T], Fault | None], unless: Callable[[Gpu], str | None] | None
+) -> _Sorted:
+    found = _Sorted([], [], {}, {}, {})
     for gpu in node.open_gpus:
+        reason = unless(gpu) if unless else None
         value = getattr(gpu, field)
-        if value is None:
+        if reason is not None:
+            found.without.setdefault(reason, []).append(gpu)
+        elif value is None:
             missing = gpu.why_unknown(field)
             if missing.kind == "unsupported":
-                without.append(gpu)
+                found.without.setdefault(missing.text, []).append(gpu)
             else:
-                unknown.setdefault(missing.text, []).append(gpu)
-            continue
-        fault = judge(node, gpu, value)
-        if fault is None:
-            healthy.append(gpu)
+                found.unknown.setdefault(f"{field} unknown: {missing.text}", []).append(gpu)
         else:
-            yield fault_finding(check, node, gpu, fault)
-    for text, gpus in unknown.items():
-        yield Finding(
-            check=check,
-            subject=node.name if len(gpus) == len(node.open_gpus) else _names(node, gpus),
-            verdict=Verdict.UNKNOWN,
-            observed=f"{field} unknown: {text}",
-            expected=expected,
-        )
-    if healthy:
-        yield Finding(
-            check=check,
-            subject=node.name,
-            verdict=Verdict.PASS,
-            observed=f"{count(healthy)}: {good}",
-            expected=expected,
-        )
-    elif without and not unknown and len(without) == len(node.open_gpus):
-        yield Finding(
-            check=check,
-            subject=node.name,
-            verdict=Verdict.SKIP,
-            observed=f"{product_names(without)}: this product or driver doesn't have it",
-        )
+            fault = judge(node, gpu, value)
+            if fault is None:
+                found.healthy.append(gpu)
+            elif fault.verdict is Verdict.UNKNOWN:
+                found.unknown.setdefault(fault.observed, []).append(gpu)
+            elif fault.verdict is Verdict.SKIP:
+                found.without.setdefault(fault.observed, []).append(gpu)
+            elif fault.blames and fault.part is None:
+                found.faults.append((gpu, fault))
+            else:
+                found.shared.setdefault(fault, []).append(gpu)
+    return found
+
+
+def _node_findings(
+    check: str,
+    node: Node,
+    found: _Sorted,
+    *,
+    good: str,
+    expected: str,
+    note: Callable[[Gpu, T], str | None] | None,
+    field: str,
+) -> Iterator[Finding]:
+    for gpu, fault in found.faults:
+        yield fault_finding(check, node, gpu, fault)
+    for fault, gpus in found.shared.items():
+        yield _finding(check, gpus_subject(node, gpus), fault, fault.part)
+    for text, gpus in found.unknown.items():
+        unknown = Fault(Verdict.UNKNOWN, text, expected)
+        yield _finding(check, gpus_subject(node, gpus), unknown, None)
+    if found.healthy:
+        notes = [
+            f"GPU {gpu.index}: {text}" for gpu in found.healthy if note and (text := note(gpu, getattr(gpu, field)))
+        ]
+        observed = f"{count(found.healthy)}: {good}" + (f" ({'; '.join(notes)})" if notes else "")
+        yield _finding(check, node.name, Fault(Verdict.PASS, observed, expected), None)
+    elif found.without and not (found.unknown or found.faults or found.shared):
+        text = "; ".join(f"{product_names(gpus)}: {reason}" for reason, gpus in found.without.items())
+        yield _finding(check, node.name, Fault(Verdict.SKIP, text), None)
 
 
 def fault_finding(check: str, node: Node, gpu: Gpu, fault: Fault) -> Finding:
     """The finding about one GPU."""
+    part = fault.part or (gpu_part(node, gpu, fault.confidence) if fault.blames else None)
+    return _finding(check, gpu_name(node, gpu), fault, part)
+
+
+def _finding(check: str, subject: str, fault: Fault, part: Part | None) -> Finding:
     return Finding(
         check=check,
-        subject=gpu_name(node, gpu),
+        subject=subject,
         verdict=fault.verdict,
         observed=fault.observed,
         expected=fault.expected,
         remedy=fault.remedy,
-        blames=gpu_part(node, gpu, fault.confidence) if fault.blames else None,
+        blames=part,
     )
 
 
@@ -125,7 +164,15 @@ def product_names(gpus: Iterable[Gpu]) -> str:
     return ", ".join(dict.fromkeys(gpu.name or "unknown product" for gpu in gpus))
 
 
-def _names(node: Node, gpus: Sequence[Gpu]) -> str:
-    return (
-        gpu_name(node, gpus[0]) if len(gpus) == 1 else f"{node.name} GPUs {', '.join(str(gpu.index) for gpu in gpus)}"
-    )
+def gpus_subject(node: Node, gpus: Sequence[Gpu]) -> str:
+    """How these GPUs of a node are called in one finding: the node if it is all of them that could be opened, one GPU with its UUID, "node1 GPUs 2, 3"."""
+    if len(gpus) == len(node.open_gpus):
+        return node.name
+    if len(gpus) == 1:
+        return gpu_name(node, gpus[0])
+    return f"{node.name} GPUs {', '.join(str(gpu.index) for gpu in gpus)}"
+
+
+def setting_part(node: Node, setting: str) -> Part:
+    """A setting of the node's GPUs as the part to blame ("power limit"): no hardware is at fault."""
+    return Part(kind="environment", name=f"{setting} of {node.name}")
