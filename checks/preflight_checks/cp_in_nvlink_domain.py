@@ -24,6 +24,8 @@ CHECK = Check(
     name=NAME,
     claim="Every context-parallel group lies inside one NVLink domain.",
     why="Its ranks pass the keys and values of every layer round; over the network that is hidden only behind long sequences.",
+    source="Megatron-Core's context parallelism passes keys and values round a ring (context_parallel package); hierarchical groups: hierarchical_context_parallel_sizes",
+    remedy="put cp next to tp in the order of axes, or lower cp so that tp x cp fits into a domain",
     uses=("plan",),
     judge=judge,
 )

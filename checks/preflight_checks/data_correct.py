@@ -71,6 +71,8 @@ CHECK = Check(
     name="data_correct",
     claim="Every collective delivers the right data.",
     why="Silent corruption in a link or a GPU ruins a training run without an error.",
+    source="our own probes: each rank knows what it must receive; nccl-tests does the same in its #wrong column",
+    remedy="find the GPU or link that the failing operations have in common, and test it with dcgmi diag -r 3 before it trains again",
     uses=("measurements",),
     judge=judge,
 )

@@ -35,6 +35,8 @@ CHECK = Check(
     name=NAME,
     claim="Every expert-parallel group lies inside one NVLink domain.",
     why="Each MoE layer sends every token to its experts and back; between domains that takes many times longer, and some dispatchers break.",
+    source="DeepSeek-V3 technical report (node-limited routing to 4 nodes); NVIDIA HybridEP and symmetric-memory dispatchers need one domain",
+    remedy="lower ep, or let ranks of an expert group sit side by side; with node-limited routing set the rule to warn",
     uses=("plan",),
     judge=judge,
 )

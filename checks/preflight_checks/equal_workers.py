@@ -95,6 +95,8 @@ CHECK = Check(
     name=NAME,
     claim="Every node starts the same number of workers.",
     why="One worker less shifts all later ranks: tensor-parallel groups leave their nodes, and nothing fails.",
+    source="torch/distributed/elastic/agent/server/api.py, _assign_worker_ranks: ranks are numbered by the running sum of worker counts",
+    remedy="start the same number of workers on every node, or leave the short node out",
     uses=("plan",),
     judge=judge,
 )

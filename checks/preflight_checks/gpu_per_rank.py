@@ -122,6 +122,8 @@ CHECK = Check(
     name=NAME,
     claim="Each rank has a GPU of its own.",
     why="Two ranks on one GPU share its memory and wait for one another, and NCCL refuses them after the nodes were waited for.",
+    source='NCCL refuses it as "Duplicate GPU detected"; CUDA C++ Programming Guide on CUDA_VISIBLE_DEVICES',
+    remedy="let each rank choose the device of its local rank, or give each task a GPU of its own",
     uses=("plan",),
     judge=judge,
 )

@@ -64,6 +64,8 @@ CHECK = Check(
     name=NAME,
     claim="Under torchrun's c10d rendezvous, host names sorted as text give the order of nodes that was meant.",
     why="gpu-10 sorts before gpu-2: neighbouring ranks land on distant nodes, groups cross leaves, and it looks random.",
+    source="torch 2.13, torch/distributed/elastic/rendezvous/dynamic_rendezvous.py: sorted(state.participants)",
+    remedy="name nodes with leading zeros, or use a static rendezvous (--rdzv-backend=static with --node-rank)",
     uses=("plan",),
     judge=judge,
 )

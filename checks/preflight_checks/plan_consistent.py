@@ -286,6 +286,8 @@ CHECK = Check(
     name=NAME,
     claim="The framework will accept the layout.",
     why="A plan that breaks a rule of its framework ends at start-up, after the nodes have been waited for.",
+    source="Megatron-Core, torchtitan, DeepSpeed, DualPipe and accelerate: the files are named in the check's header",
+    remedy="change the degree or size that the finding names",
     uses=("plan",),
     judge=judge,
 )

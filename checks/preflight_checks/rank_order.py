@@ -40,6 +40,8 @@ CHECK = Check(
     name=NAME,
     claim="It is certain, before the job starts, which rank sits on which node.",
     why="A placement that rests on a guess is worse than none: the job may run on another one.",
+    source="the launchers' own rules, named in preflight/plan/launchers/",
+    remedy="give the order in the plan file (launch.hosts, launch.node_names), or measure it: preflight ranks",
     uses=("plan",),
     judge=judge,
 )

@@ -42,6 +42,8 @@ CHECK = Check(
     name=NAME,
     claim="The ranks are where the plan file's launcher was expected to put them.",
     why="What was judged before the start was judged for another map from ranks to nodes.",
+    source="the map that the ranks themselves told, beside the launcher's rules",
+    remedy="change the launcher's options as the finding says, or the plan file to what is really done",
     uses=("plan",),
     judge=judge,
 )

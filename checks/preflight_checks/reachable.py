@@ -305,6 +305,8 @@ CHECK = Check(
     name="reachable",
     claim="Every rank answers, and reaches its partners.",
     why="A rank that hangs or can't be reached stops the whole job, silently, until a timeout of many minutes.",
+    source="our own rendezvous and first operations of every pair",
+    remedy="look at the rank's node; where only one route fails, at firewalls, interfaces and the cable",
     uses=("plan", "measurements"),
     judge=judge,
 )

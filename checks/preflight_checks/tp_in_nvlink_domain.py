@@ -22,6 +22,8 @@ CHECK = Check(
     name=NAME,
     claim="Every tensor-parallel group lies inside one NVLink domain.",
     why="A group that leaves it does two all-reduces per layer over the network: many times slower, and silent.",
+    source="two all-reduces per layer forward and backward: Shoeybi et al. 2019, Megatron-LM; NVML fabric info for the domain",
+    remedy="block distribution of ranks (srun -m block), or a tp that divides the GPUs of a domain",
     uses=("plan",),
     judge=judge,
 )
