@@ -12,16 +12,18 @@ from preflight.model.gpu import Gpu
 
 VARIABLE, ORDER_VARIABLE = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 PCI_ORDER, FASTEST_FIRST = "PCI_BUS_ID", "FASTEST_FIRST"
+_UUID_LENGTH = len("GPU-") + 36
 _NOT_OURS = "permission"  # NVML's word for a GPU that is kept from this job or container: CUDA doesn't see it either
 
 
 class Visible(NamedTuple):
     """What CUDA shows, in its order. A UUID is None where a device is there but which one isn't determined; a MIG device stands as its own "MIG-..."
-    name. `problems`: entries that don't do what they seem to say.
+    name. `problems`: entries that don't do what they seem to say, then what makes a device undetermined; the latter alone are `doubts`, which is no fault of the variable.
     """
 
     uuids: tuple[str | None, ...]
     problems: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
 
 class OwnDevice(NamedTuple):
@@ -65,9 +67,8 @@ def resolve_devices(text: str | None, gpus: Sequence[Gpu] | None, *, order: str 
             )
         seen.add(identity)
         found.append(uuid)
-    if None in found and known is not None:
-        problems += known.problems
-    return Visible(tuple(found), tuple(problems))
+    doubts = known.doubts if known is not None and (None in found or _names_a_stranger(found, gpus)) else ()
+    return Visible(tuple(found), (*problems, *doubts), doubts)
 
 
 def own_device(visible: Visible, local_rank: int | None) -> OwnDevice:
@@ -98,7 +99,7 @@ def _kind(text: str) -> str:
 def _in_cuda_order(gpus: Sequence[Gpu], order: str | None) -> Visible:
     """All devices in the order of CUDA's indices."""
     usable = [gpu for gpu in gpus if gpu.uuid is not None]
-    lost = [gpu for gpu in gpus if gpu.uuid is None and not any(_NOT_OURS in p.text.lower() for p in gpu.problems)]
+    lost = _lost(gpus)
     unknown: str | None = None
     if lost:
         unknown = f"GPU {lost[0].index} can't be opened, so CUDA's numbers of the others are not determined"
@@ -109,8 +110,19 @@ def _in_cuda_order(gpus: Sequence[Gpu], order: str | None) -> Visible:
     elif any(gpu.mig_enabled for gpu in usable):
         unknown = "a GPU is in MIG mode, so CUDA's numbers are not determined: name devices by UUID"
     if unknown is not None:
-        return Visible((None,) * len(usable), (unknown,))
+        return Visible((None,) * len(usable), (unknown,), (unknown,))
     return Visible(tuple(gpu.uuid for gpu in usable))
+
+
+def _lost(gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Those that can't be opened although nothing keeps them from this process."""
+    return [gpu for gpu in gpus if gpu.uuid is None and not any(_NOT_OURS in p.text.lower() for p in gpu.problems)]
+
+
+def _names_a_stranger(found: Sequence[str | None], gpus: Sequence[Gpu] | None) -> bool:
+    """Whether a UUID in the list is of no GPU that could be opened: that of a lost one, maybe."""
+    ours = {gpu.uuid for gpu in gpus or ()}
+    return gpus is not None and any(uuid is not None and uuid.startswith("GPU-") and uuid not in ours for uuid in found)
 
 
 def _resolve(
@@ -118,7 +130,7 @@ def _resolve(
 ) -> tuple[object, str | None, str | None]:
     """(what makes it a repetition, the UUID, why CUDA refuses it)."""
     if kind == "index":
-        return _resolve_index(entry, known)
+        return _resolve_index(entry, known, 0 if gpus is None else len(_lost(gpus)))
     if not entry.startswith(kind):
         return None, None, f"does not begin with {kind} as the first entry does"
     if kind == "MIG-":
@@ -126,11 +138,13 @@ def _resolve(
     return _resolve_uuid(entry, gpus)
 
 
-def _resolve_index(entry: str, known: Visible | None) -> tuple[object, str | None, str | None]:
+def _resolve_index(entry: str, known: Visible | None, num_lost: int) -> tuple[object, str | None, str | None]:
     index = _leading_number(entry)
     if index is None or index < 0:
         return None, None, "is no index" if index is None else "is negative"
     if known is None:
+        return index, None, None
+    if index in range(len(known.uuids), len(known.uuids) + num_lost):  # it was right before the GPU was lost
         return index, None, None
     if index >= len(known.uuids):
         return None, None, f"is no index of {len(known.uuids)} GPU{'s' * (len(known.uuids) != 1)}"
@@ -139,8 +153,10 @@ def _resolve_index(entry: str, known: Visible | None) -> tuple[object, str | Non
 
 def _resolve_uuid(entry: str, gpus: Sequence[Gpu] | None) -> tuple[object, str | None, str | None]:
     if gpus is None:
-        return entry, entry if len(entry) == len("GPU-") + 36 else None, None
+        return entry, entry if len(entry) == _UUID_LENGTH else None, None
     matches = [gpu.uuid for gpu in gpus if gpu.uuid is not None and gpu.uuid.startswith(entry)]
+    if not matches and len(entry) == _UUID_LENGTH and _lost(gpus):
+        return entry, entry, None  # the lost one's, maybe: its UUID can't be asked for
     if len(matches) != 1:
         return None, None, "is the UUID of no GPU here" if not matches else f"begins the UUIDs of {len(matches)} GPUs"
     return matches[0], matches[0], None

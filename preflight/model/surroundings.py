@@ -117,13 +117,14 @@ class Mask(Noun, frozen=True, kw_only=True):
     """The devices that this process or job was given. `variables`: those that were set, as they were (CUDA_VISIBLE_DEVICES, SLURM_JOB_GPUS, ...).
 
     `gpu_uuids`: what they resolve to, in the order of CUDA, None where not determined; None as a whole: no mask, all GPUs. `physical`: their numbers on the machine
-    where known (cgroups and containers renumber). `problems`: what is wrong with the mask.
+    where known (cgroups and containers renumber). `problems`: what is wrong with the mask; `doubts`: why a device isn't determined, though the mask may be right.
     """
 
     variables: dict[str, str] = {}
     gpu_uuids: tuple[str | None, ...] | None = None
     physical: tuple[int | None, ...] = ()
     problems: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
 
 class OutsideVerdict(Noun, frozen=True, kw_only=True):

@@ -140,3 +140,25 @@ def test_gaps_are_said():
 
 def test_the_result_can_be_saved():
     assert msgspec.json.encode(resolve_devices("0,0", gpus()))
+
+
+def lost_gpu_1():
+    broken = make_gpu("n", 1, uuid=None, problems=(Problem(source="nvml", text="GPU is lost (NVML 15)"),))
+    return [gpu if gpu.index != 1 else broken for gpu in gpus()]
+
+
+def test_a_mask_that_was_right_before_a_gpu_was_lost_is_in_doubt_and_not_wrong():
+    for text in ("0,1,2,3", "3", uuid_of(0x11)):
+        visible = resolve_devices(text, lost_gpu_1())
+        assert visible.problems == visible.doubts
+        assert "GPU 1 can't be opened" in visible.doubts[0]
+    wrong = resolve_devices("4", lost_gpu_1())
+    assert "is no index" in wrong.problems[0]
+
+
+def test_what_is_wrong_and_what_is_undetermined_are_told_apart():
+    mixed = [*gpus(2), make_gpu("n", 2, uuid=uuid_of(0x12), name="NVIDIA T400")]
+    visible = resolve_devices("0,7", mixed)
+    assert len(visible.problems) == 2
+    assert visible.doubts == visible.problems[1:]
+    assert resolve_devices("0,7", gpus()).doubts == ()
