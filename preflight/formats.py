@@ -1,4 +1,4 @@
-"""Files in and out: the only reader of TOML and YAML (XML joins them here), and the only writer.
+"""Files in and out: the only reader of TOML, YAML and XML, and the only writer.
 
 Reading gives a ConfigError that names the file and the fault, never a traceback. Writing goes to a file beside the target, then
 renames it, so that a reader never sees half a file and a full disk never costs the old one.
@@ -24,6 +24,7 @@ MAX_FILE_BYTES = 512 * 2**20  # a report of 8192 GPUs is some 100 MB; more is a 
 MAX_TOML_BYTES, MAX_TOML_LINE = 128 * 2**10, 8192  # a plan file is a few lines
 MAX_YAML_BYTES = 8 * 2**20  # a topology of 20,000 nodes that is written out node by node has some 4 MB
 MAX_YAML_VALUES, MAX_YAML_DEPTH = 1_000_000, 64  # values: with all aliases followed
+MAX_XML_BYTES, MAX_XML_DEPTH = 2**20, 64  # NCCL's topology of a rack of 72 GPUs has some 100 KB
 
 
 def readable(text: str) -> str:
@@ -176,6 +177,36 @@ def parse_json(data: bytes, source: str) -> Any:
         raise ConfigError(source, f"is not JSON: {error}") from error
     except RecursionError as error:
         raise ConfigError(source, "is nested too deeply") from error
+
+
+def parse_xml(data: bytes, source: str) -> Any:
+    """The root element of an XML document of another program (xml.etree's Element). `source`: for messages. Needs defusedxml.
+
+    Raises ConfigError: larger than MAX_XML_BYTES, no XML (with line and column), a document type or entities (which can be made to fill the memory or read files), nested
+    deeper than MAX_XML_DEPTH.
+    """
+    if len(data) > MAX_XML_BYTES:
+        raise ConfigError(source, f"is larger than {MAX_XML_BYTES // 1024} KiB")
+    try:
+        from defusedxml import DefusedXmlException
+        from defusedxml.ElementTree import ParseError, fromstring
+    except ImportError as error:
+        remedy = "install defusedxml: pip install 'cluster-preflight[import]'"
+        raise ConfigError(source, "is XML, and defusedxml is not installed", remedy=remedy) from error
+    try:
+        root = fromstring(data, forbid_dtd=True)
+    except ParseError as error:
+        raise ConfigError(source, f"is not XML: {error}") from error
+    except DefusedXmlException as error:
+        raise ConfigError(source, "has a document type or entities, which are not read") from error
+    except (ValueError, LookupError) as error:  # an encoding that nobody knows
+        raise ConfigError(source, f"is not XML that we take: {error}") from error
+    level, depth = [root], 1
+    while level := [child for element in level for child in element]:
+        depth += 1
+        if depth > MAX_XML_DEPTH:
+            raise ConfigError(source, "is nested too deeply")
+    return root
 
 
 def read_noun(path: str | Path, kind: type[T]) -> T:
