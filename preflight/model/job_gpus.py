@@ -1,0 +1,92 @@
+"""The GPUs that a job has on a node, and how its tasks share them, as mask, scheduler and plan say it (pure).
+
+Sources: srun(1), "OUTPUT ENVIRONMENT VARIABLES": SLURM_STEP_GPUS and SLURM_JOB_GPUS hold numbers on the machine, whatever cgroups hide; SLURM_GPUS_ON_NODE
+is their count for the step; SLURM_GTIDS lists the step's tasks on this node.
+"""
+
+import re
+
+from preflight.model.gpu import Gpu
+from preflight.model.hostlist import MAX_NODES
+from preflight.model.inventory import Node
+from preflight.model.plan import Plan
+from preflight.model.surroundings import Mask
+
+STEP_GPUS, JOB_GPUS, GPUS_ON_NODE = "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"
+MAX_NUMBER = 4096  # no machine has so many GPUs, and no node so many tasks
+
+
+def parse_numbers(text: str) -> tuple[int, ...] | None:
+    """A list of numbers as Slurm writes it: "2,5" or "0-3,6", in its order. None: it is something else (UUIDs, MIG names)."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        span = re.fullmatch(r"\s*([0-9]{1,4})(?:-([0-9]{1,4}))?\s*", part)
+        if span is None or len(numbers) > MAX_NUMBER:
+            return None
+        numbers += range(int(span[1]), int(span[2] or span[1]) + 1)
+    return tuple(numbers)
+
+
+def given_numbers(mask: Mask) -> tuple[int, ...] | None:
+    """The machine's numbers of the GPUs that Slurm gave the step, or else the job, on this node. None: it doesn't say, or not in numbers."""
+    for name in (STEP_GPUS, JOB_GPUS):
+        if mask.variables.get(name):
+            return parse_numbers(mask.variables[name])
+    return None
+
+
+def num_given(mask: Mask) -> int | None:
+    """How many GPUs Slurm gave the step or job on this node; None: it doesn't say."""
+    numbers = given_numbers(mask)
+    return len(numbers) if numbers is not None else _number(mask, GPUS_ON_NODE)
+
+
+def tasks_on_node(mask: Mask) -> int | None:
+    """How many tasks the step of this process has on this node; None: no step, or it isn't said."""
+    listed = mask.variables.get("SLURM_GTIDS")
+    if listed:
+        numbers = parse_numbers(listed)
+        return len(numbers) if numbers else None
+    counts = _unfolded(mask.variables.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    node = _number(mask, "SLURM_NODEID")
+    if not counts:
+        return None
+    if len(set(counts)) == 1:
+        return counts[0]
+    return counts[node] if node is not None and node < len(counts) else None
+
+
+def job_uuids(node: Node, plan: Plan | None) -> frozenset[str] | None:
+    """UUIDs of the GPUs that the job has on this node: where the plan's ranks were found, or else what the mask resolves to. None: nobody says, or not of each."""
+    placement = plan.placement if plan is not None else None
+    if placement is not None and placement.gpu_uuids is not None and node.name in placement.nodes:
+        here = placement.nodes.index(node.name)
+        uuids = [u for n, u in zip(placement.node_ranks, placement.gpu_uuids, strict=True) if n == here]
+    elif node.mask is not None and node.mask.gpu_uuids is not None:
+        uuids = list(node.mask.gpu_uuids)
+    else:
+        return None
+    parents = {mig: gpu.uuid for gpu in node.gpus or () for mig in gpu.mig_devices or ()}
+    known = [parents.get(uuid, uuid) if uuid is not None else None for uuid in uuids]
+    return None if None in known else frozenset(uuid for uuid in known if uuid is not None)
+
+
+def kept_from_us(gpu: Gpu) -> bool:
+    """Whether this GPU could not be opened, and only because this process may not."""
+    return gpu.uuid is None and gpu.name is None and bool(gpu.problems) and all(p.not_allowed for p in gpu.problems)
+
+
+def _number(mask: Mask, name: str) -> int | None:
+    text = mask.variables.get(name, "").strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 4 else None
+
+
+def _unfolded(text: str) -> list[int]:
+    """Slurm's counts per node, "8(x2),4" -> 8, 8, 4; empty if it is something else."""
+    counts: list[int] = []
+    for part in text.split(",") if text else ():
+        match = re.fullmatch(r"([0-9]{1,4})(?:\(x([0-9]{1,6})\))?", part)
+        if match is None or len(counts) > MAX_NODES:
+            return []
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
