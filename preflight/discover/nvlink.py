@@ -8,9 +8,6 @@ from collections.abc import Iterable, Sequence
 
 from preflight.model import Gpu, Link
 
-# nvml.h, NVML_NVLINK_VERSION_*: an enum, not a number
-LINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
-
 
 def num_nvlinks(gpu: Gpu, peer: Gpu, *, p2p_over_nvlink: bool | None) -> int | None:
     """How many NVLinks `gpu` has towards `peer`: the number in nvidia-smi's "NV18". 0: none, None: unknown.

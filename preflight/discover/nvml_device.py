@@ -1,39 +1,53 @@
-"""Asking NVML one question at a time, with everything that can go wrong turned into None and a problem."""
+"""Asking NVML one question at a time, with everything that can go wrong turned into None, and the reason kept with the fact it belongs to.
+
+All nvml_* modules but nvml_reading.py and nvml_run.py run in the child, where every import delays the answer: plain dicts here become nouns in the parent.
+"""
 
 from collections.abc import Container
 from types import ModuleType
 from typing import Any
 
-from preflight.model import Problem
+Facts = dict[str, Any]  # what will be a noun: its fields by name
 
 # nvml.h, nvmlReturn_t
 INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED = 2, 3, 13, 15, 16
-_OTHER_STRUCT_VERSION, _DEPRECATED = 25, 26
+OTHER_STRUCT_VERSION, DEPRECATED = 25, 26
 
 # this product, driver or binding doesn't have the feature: no fault
-QUIET = (NOT_SUPPORTED, FUNCTION_NOT_FOUND, _OTHER_STRUCT_VERSION, _DEPRECATED)
+QUIET = (NOT_SUPPORTED, FUNCTION_NOT_FOUND, OTHER_STRUCT_VERSION, DEPRECATED)
 # the GPU answers nothing more until it is reset: each further call may take seconds
 GONE = (GPU_IS_LOST, RESET_REQUIRED)
 
 
 class Device:
-    """A handle, and the problems met so far. A handle of None asks about the system."""
+    """A handle, and what was refused so far. A handle of None asks about the system. `fields` below are names of the noun's fields."""
 
     def __init__(self, nvml: ModuleType, handle: Any) -> None:
         self.nvml = nvml
         self.handle = handle
-        self.problems: list[Problem] = []
+        self.problems: list[Facts] = []
         self.gone = False
+        self._without: dict[str, None] = {}
 
-    def ask(self, function: str, *arguments: Any, quiet: Container[int] = QUIET) -> Any:
-        """The answer, or None; a refusal other than the `quiet` codes becomes a problem. None at once if the GPU is gone."""
+    def ask(self, function: str, *arguments: Any, field: str | None = None, quiet: Container[int] = QUIET) -> Any:
+        """The answer, or None; a refusal other than the `quiet` codes becomes a problem of that field. None at once if the GPU is gone."""
         if self.gone:
             return None
         answer, code = self.try_ask(function, *arguments)
-        if code and code not in quiet:
-            self.problems.append(Problem(source=function, text=describe_code(self.nvml, code)))
-            self.gone = code in GONE
+        if code:
+            self.refused(function, code, field=field, quiet=quiet)
         return answer
+
+    def ask_first(self, *functions: tuple[Any, ...], field: str) -> Any:
+        """The answer of the first call that this driver and binding know: (function, argument, ...), newest first."""
+        for function, *arguments in functions[:-1]:
+            answer, code = (None, 0) if self.gone else self.try_ask(function, *arguments)
+            if code not in (FUNCTION_NOT_FOUND, OTHER_STRUCT_VERSION, DEPRECATED):
+                if code:
+                    self.refused(function, code, field=field)
+                return answer
+        function, *arguments = functions[-1]
+        return self.ask(function, *arguments, field=field)
 
     def try_ask(self, function: str, *arguments: Any) -> tuple[Any, int]:
         """The answer and 0, or None and NVML's error code."""
@@ -44,9 +58,33 @@ class Device:
             answer = call(*arguments) if self.handle is None else call(self.handle, *arguments)
         except (self.nvml.NVMLError, self.nvml.NVMLLibraryMismatchError) as error:
             return None, describe(self.nvml, error)[0]
-        except UnicodeDecodeError:
-            return None, self.nvml.NVML_ERROR_UNKNOWN
+        except UnicodeDecodeError as error:  # names with invalid bytes have been seen
+            return error.object.decode("utf-8", errors="replace"), 0
         return answer, 0
+
+    def refused(self, source: str, code: int, *, field: str | None, quiet: Container[int] = QUIET) -> None:
+        """Keep a refusal: as a problem, or as "doesn't have it"."""
+        if code in quiet:
+            self.lacks(field)
+            return
+        self.gone = code in GONE
+        self.complain(source, describe_code(self.nvml, code), field=None if self.gone else field)
+
+    def lacks(self, field: str | None) -> None:
+        """The product or driver doesn't have that fact, or a part of it."""
+        if field is not None:
+            self._without[field] = None
+
+    def complain(self, source: str, text: str, *, field: str | None) -> None:
+        """A problem, kept once."""
+        problem = {"source": source, "text": text, "field": field}
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def unsupported(self, facts: Facts) -> list[str]:
+        """The fields that are unknown because product or driver doesn't have them, and for no other reason."""
+        failed = {problem["field"] for problem in self.problems}
+        return [field for field in self._without if facts.get(field) is None and field not in failed]
 
 
 def describe(nvml: ModuleType, error: Exception) -> tuple[int, str]:
@@ -71,3 +109,9 @@ def text_or_none(value: Any) -> str | None:
     text = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
     text = text.strip("\0 \t\r\n")
     return None if text.upper() in ("", "N/A", "[N/A]", "UNKNOWN ERROR") else text
+
+
+def known(**facts: Any) -> Facts | None:
+    """A part of a GPU, without what is unknown. None if nothing of it is known."""
+    told = {name: value for name, value in facts.items() if value is not None and value != {}}
+    return told or None

@@ -3,6 +3,8 @@
 NVML calls can hang in the kernel where no signal reaches them, so killing has a deadline of its own, and a child that
 survives it is reported and left behind. The child is exec'd (nothing of this process's threads or locks gets into it) in a
 process group of its own, and the answer's size is limited.
+
+Light to import: whoever starts the child before anything heavy is imported has the imports for nothing.
 """
 
 import contextlib
@@ -13,12 +15,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
-from preflight.discover.nvml import NvmlReading
-from preflight.model import Problem, from_json
+if TYPE_CHECKING:
+    from preflight.discover.nvml_reading import NvmlReading
 
 MAX_ANSWER_BYTES = 4 * 2**20  # 16 GPUs of 18 links are about 80 kB
 MAX_COMPLAINT_BYTES = 8192
@@ -78,7 +78,7 @@ class NvmlRun:
                 if pipe is not None:
                     pipe.close()
 
-    def result(self) -> NvmlReading:
+    def result(self) -> "NvmlReading":
         """What the child found, or a reading without GPUs that says what the child did instead. Waits until the deadline."""
         process = self._process
         if process is None:
@@ -140,14 +140,21 @@ def end_group(process: Killable, reap_s: float = REAP_S) -> str | None:
     return None
 
 
-def _decode(answer: bytes) -> NvmlReading:
+def _decode(answer: bytes) -> "NvmlReading":
+    import msgspec
+
+    from preflight.discover.nvml_reading import decode
+
     try:
-        return from_json(answer, NvmlReading)
+        return decode(answer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return _failed(f"the NVML reader's answer makes no sense: {error}")
 
 
-def _failed(*faults: str) -> NvmlReading:
+def _failed(*faults: str) -> "NvmlReading":
+    from preflight.discover.nvml_reading import NvmlReading
+    from preflight.model import Problem
+
     return NvmlReading(note=faults[0], problems=tuple(Problem(source="NVML", text=fault) for fault in faults))
 
 

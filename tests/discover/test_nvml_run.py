@@ -123,7 +123,7 @@ def test_the_child_dies_with_its_parent_even_by_kill_9(tmp_path):
         def hang():
             open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid()))
             time.sleep(600)
-        nvml.read_gpus = hang
+        nvml.read_facts = hang
         from preflight.discover.nvml_child import main
         main(int(sys.argv[1]))
         '''

@@ -1,0 +1,101 @@
+"""NVML's field values: many facts of one GPU in few calls, each with a return code of its own."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from preflight.discover.nvml_device import INVALID_ARGUMENT, QUIET, Device
+
+FUNCTION = "nvmlDeviceGetFieldValues"
+CHUNK = 128  # entries in one call; no limit is documented
+
+# nvml.h, NVML_FI_DEV_*
+LINK_COUNT, SWITCH_LINK_COUNT, RECOVERY_ACTION = 91, 147, 230
+RETIRED_SINGLE_BIT, RETIRED_DOUBLE_BIT, RETIRED_PENDING = 29, 30, 31
+MEMORY_TEMPERATURE, SHUTDOWN_TLIMIT, SLOWDOWN_TLIMIT = 82, 193, 194
+# how long a reason held the clocks down, in ns
+THROTTLED_NS = {
+    74: "power",
+    75: "thermal",
+    76: "sync boost",
+    77: "board limit",
+    78: "low utilization",
+    79: "reliability",
+    80: "total app clocks",
+    81: "total base clocks",
+    269: "sw thermal slowdown",
+    270: "hw thermal slowdown",
+    271: "hw power brake slowdown",
+}
+# field -> the noun's field that is missing where the driver refuses it; None: another call tells
+OF_GPU: dict[int, str | None] = {
+    LINK_COUNT: None,
+    SWITCH_LINK_COUNT: None,
+    RECOVERY_ACTION: "recovery_action",
+    RETIRED_SINGLE_BIT: None,
+    RETIRED_DOUBLE_BIT: None,
+    RETIRED_PENDING: None,
+    MEMORY_TEMPERATURE: "temperature",
+    SHUTDOWN_TLIMIT: None,
+    SLOWDOWN_TLIMIT: None,
+    **dict.fromkeys(THROTTLED_NS, "clocks"),
+}
+
+# nvml.h, nvmlValueType_t -> member of the union
+_MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+_DOUBLE, _32_BIT, _64_BIT = 0, (1, 5), (2, 3, 4)
+# Markers for "no value" that drivers put in the place of one. nvml.h: NVML_VALUE_NOT_AVAILABLE is -1; dcgm_structs.h: DCGM_INT32_BLANK 0x7ffffff0 and the
+# few above it, DCGM_INT64_BLANK 0x7ffffffffffffff0 likewise (9223372036854775794 is its "not supported"; seen for a link counter of a B200).
+_BLANKS_32, _BLANKS_64 = range(0x7FFFFFF0, 0x80000000), range(0x7FFFFFFFFFFFFFF0, 0x8000000000000000)
+_MINUS_ONE_32, _MINUS_ONE_64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
+_UNKNOWN_FIELD = (*QUIET, INVALID_ARGUMENT)  # a driver that is older than the field
+
+
+def read_gpu_fields(device: Device) -> dict[int, int | None]:
+    """The fields that concern a GPU as a whole, by number; None where there is no value."""
+    entries = _read(device, list(OF_GPU))
+    told: dict[int, Any] = dict.fromkeys(OF_GPU)
+    for (number, field), entry in zip(OF_GPU.items(), entries, strict=False):
+        told[number] = value_of(entry)
+        if entry.nvmlReturn:
+            _note(device, entry.nvmlReturn, field)
+    return told
+
+
+def _note(device: Device, code: int, field: str | None) -> None:
+    if field is not None:
+        device.refused(FUNCTION, code, field=field, quiet=_UNKNOWN_FIELD)
+
+
+def read_fields(device: Device, wanted: Sequence[tuple[int, int]]) -> list[Any]:
+    """Values of (field, scope), each None unless its own return code is 0: the call succeeds though entries fail."""
+    entries = _read(device, wanted)
+    return [value_of(entry) for entry in entries] if entries else [None] * len(wanted)
+
+
+def _read(device: Device, wanted: Sequence[Any]) -> list[Any]:
+    """The entries of all, or an empty list if a call failed as a whole."""
+    entries: list[Any] = []
+    for start in range(0, len(wanted), CHUNK):
+        told = device.ask(FUNCTION, wanted[start : start + CHUNK], quiet=_UNKNOWN_FIELD)
+        if told is None:
+            return []
+        entries += told
+    return entries
+
+
+def value_of(entry: Any) -> int | None:
+    """The number in an entry, without a fraction; None if there is none, or a driver's blank stands in its place."""
+    if entry.nvmlReturn:
+        return None
+    kind = entry.valueType
+    member = _MEMBERS.get(kind)
+    if member is None:
+        return None
+    value: int | float = getattr(entry.value, member)
+    if kind in _64_BIT:
+        return None if value in _BLANKS_64 or value == _MINUS_ONE_64 else value
+    if kind in _32_BIT:
+        return None if value in _BLANKS_32 or value == _MINUS_ONE_32 else value
+    if kind == _DOUBLE:
+        return int(value) if abs(value) < _MINUS_ONE_64 else None  # neither infinite nor no number
+    return value

@@ -1,0 +1,118 @@
+"""What NVML tells of a GPU's health: memory errors, replaced rows and pages, the PCIe link, and what the driver asks for."""
+
+import ctypes
+from typing import Any
+
+from preflight.discover.nvml_device import Device, Facts, known
+from preflight.discover.nvml_fields import (
+    FUNCTION,
+    RECOVERY_ACTION,
+    RETIRED_DOUBLE_BIT,
+    RETIRED_PENDING,
+    RETIRED_SINGLE_BIT,
+)
+
+# nvml.h: nvmlMemoryErrorType_t, nvmlEccCounterType_t
+_CORRECTED, _UNCORRECTED, _VOLATILE, _AGGREGATE = 0, 1, 0, 1
+# nvml.h, nvmlPageRetirementCause_t
+_SINGLE_BIT, _DOUBLE_BIT = 0, 1
+# nvml.h, NVML_GPU_RECOVERY_ACTION_*
+RECOVERY_ACTIONS = {
+    0: "none",
+    1: "reset",
+    2: "reboot",
+    3: "drain p2p",
+    4: "drain and reset",
+    5: "IMEX domain",
+    6: "bus reset",
+    7: "system reboot",
+}
+
+
+def read_health(device: Device, told: dict[int, Any]) -> Facts:
+    """`told`: the fields of the GPU."""
+    return {
+        "pcie": _pcie(device),
+        "ecc": _ecc(device),
+        "row_remap": _row_remap(device),
+        "retired_pages": _retired_pages(device, told),
+        "recovery_action": _recovery_action(device, told[RECOVERY_ACTION]),
+    }
+
+
+def _pcie(device: Device) -> Facts | None:
+    def ask(function: str) -> int | None:
+        # 0 is what a link that can't be read shows: no generation or width has that number
+        return device.ask(function, field="pcie") or None
+
+    return known(
+        generation=ask("nvmlDeviceGetCurrPcieLinkGeneration"),
+        width=ask("nvmlDeviceGetCurrPcieLinkWidth"),
+        max_generation=ask("nvmlDeviceGetMaxPcieLinkGeneration"),
+        max_width=ask("nvmlDeviceGetMaxPcieLinkWidth"),
+        device_max_generation=ask("nvmlDeviceGetGpuMaxPcieLinkGeneration"),
+        replays=device.ask("nvmlDeviceGetPcieReplayCounter", field="pcie"),
+    )
+
+
+def _ecc(device: Device) -> Facts | None:
+    """Counts are refused as "not supported" where ECC is off, and volatile ones while MIG is on."""
+
+    def ask(kind: int, counter: int) -> int | None:
+        count: int | None = device.ask("nvmlDeviceGetTotalEccErrors", kind, counter, field="ecc")
+        return count
+
+    return known(
+        corrected_volatile=ask(_CORRECTED, _VOLATILE),
+        uncorrected_volatile=ask(_UNCORRECTED, _VOLATILE),
+        corrected_aggregate=ask(_CORRECTED, _AGGREGATE),
+        uncorrected_aggregate=ask(_UNCORRECTED, _AGGREGATE),
+        sram_threshold_exceeded=_sram_threshold(device),
+    )
+
+
+def _sram_threshold(device: Device) -> bool | None:
+    kind = getattr(device.nvml, "c_nvmlEccSramErrorStatus_v1_t", None)
+    if kind is None:
+        return None
+    status = kind()
+    answer = device.ask("nvmlDeviceGetSramEccErrorStatus", ctypes.byref(status), field="ecc")
+    return None if answer is None else bool(status.bThresholdExceeded)
+
+
+def _row_remap(device: Device) -> Facts | None:
+    rows = device.ask("nvmlDeviceGetRemappedRows", field="row_remap")
+    if rows is None:
+        return None
+    correctable, uncorrectable, pending, failed = rows
+    return {
+        "correctable": correctable,
+        "uncorrectable": uncorrectable,
+        "pending": bool(pending),
+        "failed": bool(failed),
+    }
+
+
+def _retired_pages(device: Device, told: dict[int, Any]) -> Facts | None:
+    """Before Ampere. By fields, which count; by the lists of pages where the driver doesn't have those."""
+    single_bit, double_bit, pending = told[RETIRED_SINGLE_BIT], told[RETIRED_DOUBLE_BIT], told[RETIRED_PENDING]
+    if single_bit is None and double_bit is None:
+        single_bit, double_bit = _count_pages(device, _SINGLE_BIT), _count_pages(device, _DOUBLE_BIT)
+    if pending is None:
+        pending = device.ask("nvmlDeviceGetRetiredPagesPendingStatus", field="retired_pages")
+    return known(single_bit=single_bit, double_bit=double_bit, pending=None if pending is None else bool(pending))
+
+
+def _count_pages(device: Device, cause: int) -> int | None:
+    pages = device.ask("nvmlDeviceGetRetiredPages", cause, field="retired_pages")
+    return None if pages is None else len(pages)
+
+
+def _recovery_action(device: Device, code: Any) -> str | None:
+    if code is None:
+        return None
+    action = RECOVERY_ACTIONS.get(code)
+    if action is None:
+        text = f"the driver asks for action {code}, which NVML had not when this was written"
+        device.complain(FUNCTION, text, field="recovery_action")
+    return action

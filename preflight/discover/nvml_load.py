@@ -1,0 +1,133 @@
+"""What NVML tells of a GPU at work: clocks and what holds them down, power, temperature, processes."""
+
+from typing import Any
+
+from preflight.discover.nvml_device import Device, Facts, known
+from preflight.discover.nvml_fields import MEMORY_TEMPERATURE, SHUTDOWN_TLIMIT, SLOWDOWN_TLIMIT, THROTTLED_NS
+
+_SM_CLOCK, _MEMORY_CLOCK = 1, 2  # nvml.h, nvmlClockType_t
+# nvml.h, nvmlClocksEventReason*, which were called nvmlClocksThrottleReason*
+_REASONS = {
+    0x1: "idle",
+    0x2: "application clocks",
+    0x4: "sw power cap",
+    0x8: "hw slowdown",
+    0x10: "sync boost",
+    0x20: "sw thermal slowdown",
+    0x40: "hw thermal slowdown",
+    0x80: "hw power brake slowdown",
+    0x100: "display clocks",
+}
+_GPU_SENSOR = 0  # nvml.h, nvmlTemperatureSensors_t
+_SHUTDOWN, _SLOWDOWN = 0, 1  # nvml.h, nvmlTemperatureThresholds_t
+MAX_C = 250  # no threshold of silicon is above; drivers' markers are
+MILLI = 1000
+MAX_W = 100_000
+# later ones name a process that several lists have
+_PROCESS_LISTS = (
+    ("graphics", "nvmlDeviceGetGraphicsRunningProcesses"),
+    ("compute", "nvmlDeviceGetComputeRunningProcesses"),
+    ("mps", "nvmlDeviceGetMPSComputeRunningProcesses"),
+)
+
+
+def read_load(device: Device, told: dict[int, Any]) -> Facts:
+    """`told`: the fields of the GPU."""
+    return {
+        "clocks": _clocks(device, told),
+        "power": _power(device),
+        "temperature": _temperature(device, told),
+        "processes": _processes(device),
+    }
+
+
+def _clocks(device: Device, told: dict[int, Any]) -> Facts | None:
+    def ask(function: str, clock: int) -> int | None:
+        mhz: int | None = device.ask(function, clock, field="clocks")
+        return mhz
+
+    return known(
+        sm_mhz=ask("nvmlDeviceGetClockInfo", _SM_CLOCK),
+        memory_mhz=ask("nvmlDeviceGetClockInfo", _MEMORY_CLOCK),
+        max_sm_mhz=ask("nvmlDeviceGetMaxClockInfo", _SM_CLOCK) or None,
+        max_memory_mhz=ask("nvmlDeviceGetMaxClockInfo", _MEMORY_CLOCK) or None,
+        application_sm_mhz=ask("nvmlDeviceGetApplicationsClock", _SM_CLOCK) or None,
+        throttle_reasons=_throttle_reasons(device),
+        throttled_ns={name: told[field] for field, name in THROTTLED_NS.items() if told[field] is not None},
+    )
+
+
+def _throttle_reasons(device: Device) -> list[str] | None:
+    """Names of the bits that are set; one that NVML had not when this was written is "reason 0x200"."""
+    mask = device.ask_first(
+        ("nvmlDeviceGetCurrentClocksEventReasons",), ("nvmlDeviceGetCurrentClocksThrottleReasons",), field="clocks"
+    )
+    if mask is None:
+        return None
+    bits = [1 << bit for bit in range(64) if mask >> bit & 1]
+    return [_REASONS.get(bit, f"reason {bit:#x}") for bit in bits]
+
+
+def _power(device: Device) -> Facts | None:
+    def ask(function: str) -> float | None:
+        return _watts(device.ask(function, field="power"))
+
+    constraints = device.ask("nvmlDeviceGetPowerManagementLimitConstraints", field="power")
+    return known(
+        draw_w=ask("nvmlDeviceGetPowerUsage"),
+        limit_w=ask("nvmlDeviceGetPowerManagementLimit"),
+        default_limit_w=ask("nvmlDeviceGetPowerManagementDefaultLimit"),
+        enforced_limit_w=ask("nvmlDeviceGetEnforcedPowerLimit"),
+        max_limit_w=_watts(constraints[1]) if constraints is not None else None,
+    )
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return milliwatts / MILLI if milliwatts is not None and 0 < milliwatts < MAX_W * MILLI else None
+
+
+def _temperature(device: Device, told: dict[int, Any]) -> Facts | None:
+    """Ada and newer tell their thresholds as "T.Limit": the margin at which it happens, 0 or a little below.
+
+    Degrees follow from it: what is now plus the margin left, less the margin at which it happens. Source: NVML documentation of
+    nvmlDeviceGetTemperatureThreshold (fields 193 to 196 in its place) and NVIDIA's runbook on thermal margins (hardware slows down
+    where the margin falls below field 194).
+    """
+    now = device.ask_first(
+        ("nvmlDeviceGetTemperatureV", _GPU_SENSOR), ("nvmlDeviceGetTemperature", _GPU_SENSOR), field="temperature"
+    )
+    margin = device.ask("nvmlDeviceGetMarginTemperature", field="temperature")
+    best = None if now is None or margin is None else now + margin
+
+    def threshold(kind: int, field: int) -> int | None:
+        told_c = device.ask("nvmlDeviceGetTemperatureThreshold", kind, field="temperature")
+        if told_c is not None and 0 < told_c < MAX_C:
+            return int(told_c)
+        limit = told[field]
+        return None if best is None or limit is None or not -MAX_C < limit < MAX_C else int(best - limit)
+
+    return known(
+        gpu_c=now,
+        memory_c=told[MEMORY_TEMPERATURE] or None,  # 0 has been seen where there is no sensor
+        slowdown_c=threshold(_SLOWDOWN, SLOWDOWN_TLIMIT),
+        shutdown_c=threshold(_SHUTDOWN, SHUTDOWN_TLIMIT),
+        margin_c=margin,
+    )
+
+
+def _processes(device: Device) -> list[Facts] | None:
+    """Everybody on the GPU. None if the list of compute processes, which all products have, can't be had."""
+    found: dict[int, Facts] = {}
+    complete = False
+    for kind, function in _PROCESS_LISTS:
+        listed = device.ask_first((f"{function}_v3",), (f"{function}_v2",), field="processes")
+        complete = complete or (kind == "compute" and listed is not None)
+        for process in listed or ():
+            memory = process.usedGpuMemory
+            known_before = found.get(process.pid, {}).get("memory_bytes")
+            found[process.pid] = {
+                "pid": process.pid,
+                "memory_bytes": known_before if memory is None else int(memory),
+                "kind": kind,
+            }
+    return list(found.values()) if complete else None
