@@ -154,6 +154,17 @@ def _finding(check: str, subject: str, fault: Fault, part: Part | None) -> Findi
     )
 
 
+def missing_fault(gpu: Gpu, *fields: str) -> Fault:
+    """What a judge answers where the part of a fact that matters is None: SKIP if the product doesn't have it, else UNKNOWN with the reason. `fields`: the names under
+    which a reason may be kept, the narrowest first ("throttle_reasons", "clocks").
+    """
+    told = [missing for field in fields if (missing := gpu.why_unknown(field)).kind != "not told"]
+    missing = told[0] if told else gpu.why_unknown(fields[-1])
+    if missing.kind == "unsupported":
+        return Fault(Verdict.SKIP, missing.text)
+    return Fault(Verdict.UNKNOWN, f"{fields[0]} unknown: {missing.text}")
+
+
 def count(gpus: Sequence[Gpu]) -> str:
     """Number and, "1 GPU" or "8 GPUs"."""
     return f"{len(gpus)} GPU{'s' * (len(gpus) != 1)}"

@@ -1,7 +1,7 @@
 """per_gpu: what becomes of GPUs whose fact is good, bad, unknown, or not there."""
 
 from preflight.model import Evidence, Gpu, Inventory, Node, Part, Problem, Settings, Verdict
-from preflight.model.per_gpu import Fault, gpus_subject, judge_gpus, setting_part
+from preflight.model.per_gpu import Fault, gpus_subject, judge_gpus, missing_fault, setting_part
 from tests.builders import make_gpu
 
 
@@ -84,3 +84,13 @@ def test_several_gpus_are_called_by_their_numbers():
     node = node_of(True, True, True)
     assert node.gpus is not None
     assert gpus_subject(node, node.gpus[1:]) == "node1 GPUs 1, 2"
+
+
+def test_a_missing_part_of_a_fact_is_explained_by_the_narrowest_reason():
+    failed = Problem(source="nvml", text="No Permission", field="clocks")
+    assert missing_fault(make_gpu("n", 0, problems=(failed,)), "throttle_reasons", "clocks").observed == (
+        "throttle_reasons unknown: nvml: No Permission"
+    )
+    older = make_gpu("n", 0, unsupported=("throttle_reasons",), problems=(failed,))
+    assert missing_fault(older, "throttle_reasons", "clocks").verdict is Verdict.SKIP
+    assert missing_fault(make_gpu("n", 0), "throttle_reasons", "clocks").verdict is Verdict.UNKNOWN
