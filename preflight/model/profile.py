@@ -4,6 +4,8 @@ from typing import Literal
 
 from preflight.model.base import Strict
 
+SITE_SOURCE = "site ("  # how the source of a value begins that a site gave: "site (/etc/preflight/profiles/h100.toml): ..."
+
 
 class Expected(Strict, frozen=True, kw_only=True):
     """One expected value and where it comes from (formula, vendor sheet, our run with its date)."""
@@ -48,7 +50,7 @@ class ExpectedRate(Strict, frozen=True, kw_only=True):
 
 
 class Profile(Strict, frozen=True, kw_only=True):
-    """A machine type. `gpu_names` are NVML product names; lookups match them without regard to case. A CPU-only machine has none.
+    """A machine type. `gpu_names` are NVML product names; lookups match them without regard to case. A CPU-only machine has none. `aliases`: what people call it besides.
 
     `nvlink_links`, `nvlink_bytes_per_s`: of one GPU on the usual board; other boards of the product are in `nvlink_layouts`. `link_bytes_per_s`: the line rate that the driver
     reports for one link, one direction. `fabric`: how GPUs get into their NVLink fabric: "none" (nothing to register), "manager" (a fabric manager, of which NVML
@@ -58,6 +60,7 @@ class Profile(Strict, frozen=True, kw_only=True):
 
     name: str
     gpu_names: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
     gpus_per_node: int | None = None
     gpu_memory_bytes: Expected | None = None
     nvlink_links: Expected | None = None
