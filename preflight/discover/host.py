@@ -1,15 +1,15 @@
-"""The operating system's side of a node: kernel, CPUs, memory, NUMA nodes, network interfaces.
+"""The operating system's side of a node: kernel, CPUs, memory, NUMA nodes, network interfaces and which of them the default route takes.
 
 The only importer of psutil, which gives the addresses of the interfaces; all else is read from procfs and sysfs below a
 settable root, so that a recorded tree, or a host's tree mounted in a container, reads the same way.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
-from preflight.discover.files import names_in, read_int, read_text
+from preflight.discover.files import names_in, read_int, read_text, to_int
 from preflight.discover.pci import pci_numa_node, pci_of_path, pci_upstream
 from preflight.model import Nic, Noun, Problem
 
@@ -39,7 +39,7 @@ def read_host(root: Path = Path("/")) -> Host:
     cpuinfo = read_text(root / "proc/cpuinfo")
     meminfo = read_text(root / "proc/meminfo")
     addresses = _addresses(problems) if root == Path("/") else {}
-    nics = _read_nics(root, addresses)
+    nics = _read_nics(root, addresses, read_default_routes(root))
     for path, content in (("/proc/cpuinfo", cpuinfo), ("/proc/meminfo", meminfo), ("/sys/class/net", nics)):
         if content is None:
             problems.append(Problem(source=path, text="can't be read"))
@@ -90,16 +90,56 @@ def _addresses(problems: list[Problem]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(a.address for a in entries if a.family in wanted) for name, entries in found.items()}
 
 
-def _read_nics(root: Path, addresses: Mapping[str, tuple[str, ...]]) -> tuple[Nic, ...] | None:
+def read_default_routes(root: Path) -> tuple[str, ...] | None:
+    """The interfaces by which the system's own traffic leaves, by the smallest metric; IPv6 only where IPv4 has no default. None: can't be read.
+
+    Below another root, process 1 shows the routes of its system; that of this process would be ours.
+    """
+    of_process = "self" if root == Path("/") else "1"
+    texts = [_read_first(root, of_process, name) for name in ("route", "ipv6_route")]
+    if texts[0] is None and texts[1] is None:
+        return None
+    return parse_routes(texts[0] or "") or parse_ipv6_routes(texts[1] or "")
+
+
+def _read_first(root: Path, process: str, name: str) -> str | None:
+    return read_text(root / "proc" / process / "net" / name) or read_text(root / "proc/net" / name)
+
+
+def parse_routes(text: str) -> tuple[str, ...]:
+    """Interfaces of the default route with the smallest metric in /proc/net/route: Iface Destination Gateway Flags RefCnt Use Metric Mask ..., in hexadecimal."""
+    rows = [fields for line in text.splitlines()[1:] if len(fields := line.split()) >= 8]
+    return _best((row[0], to_int(row[6])) for row in rows if set(row[1]) == {"0"} and set(row[7]) == {"0"})
+
+
+def parse_ipv6_routes(text: str) -> tuple[str, ...]:
+    """The same of /proc/net/ipv6_route: destination, prefix length, ..., metric (6th), ..., interface (last), in hexadecimal. The kernel's own entry on lo isn't one."""
+    rows = [fields for line in text.splitlines() if len(fields := line.split()) >= 10]
+    found = (row for row in rows if set(row[0]) == {"0"} and row[1] == "00" and row[-1] != "lo")
+    return _best((row[-1], to_int(row[5], 16)) for row in found)
+
+
+def _best(routes: Iterable[tuple[str, int | None]]) -> tuple[str, ...]:
+    known = [(metric, name) for name, metric in routes if metric is not None]
+    return tuple(dict.fromkeys(name for metric, name in known if metric == min(known)[0]))
+
+
+def _read_nics(
+    root: Path, addresses: Mapping[str, tuple[str, ...]], routes: tuple[str, ...] | None
+) -> tuple[Nic, ...] | None:
     folder = root / "sys/class/net"
     names = names_in(folder)
     if names is None:
         return None
     # a plain file there, bonding_masters, is no interface
-    return tuple(_read_nic(root, folder / name, addresses.get(name, ())) for name in names if (folder / name).is_dir())
+    return tuple(
+        _read_nic(root, folder / name, addresses.get(name, ()), None if routes is None else name in routes)
+        for name in names
+        if (folder / name).is_dir()
+    )
 
 
-def _read_nic(root: Path, folder: Path, addresses: tuple[str, ...]) -> Nic:
+def _read_nic(root: Path, folder: Path, addresses: tuple[str, ...], default_route: bool | None) -> Nic:
     device = folder / "device"
     bus_id = pci_of_path(device.resolve()) if device.exists() else None
     return Nic(
@@ -112,6 +152,7 @@ def _read_nic(root: Path, folder: Path, addresses: tuple[str, ...]) -> Nic:
         pci_bus_id=bus_id,
         numa_node=pci_numa_node(root, bus_id) if bus_id else None,
         pci_upstream=pci_upstream(root, bus_id) if bus_id else None,
+        default_route=default_route,
     )
 
 

@@ -1,0 +1,83 @@
+"""Questions to the operating system, each with a limit of time: a read that hangs in a driver costs its own facts only.
+
+A file of sysfs may ask a card's firmware, and a home directory may lie on a server that is gone: such reads can hang in the kernel, where nothing ends them.
+They run in a daemon thread; one that does not answer in time is left behind, and the next question gets a new thread.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from preflight.discover.files import reason
+from preflight.model import Problem
+
+EACH_S = 5.0  # all reads of a healthy node together take a few hundredths of a second
+
+T = TypeVar("T")
+
+
+class Gathering:
+    """The questions about one node. `problems`: those that got no answer, and why."""
+
+    def __init__(self, deadline_s: float, each_s: float = EACH_S) -> None:
+        self._ends_at = time.monotonic() + deadline_s
+        self._each_s = each_s
+        self._deadline_s = deadline_s
+        self._worker: _Worker | None = None
+        self.problems: list[Problem] = []
+
+    def ask(self, source: str, field: str | None, read: Callable[[], T], otherwise: T) -> T:
+        """What `read` gives; `otherwise`, and a Problem about `field`, if it fails or takes too long."""
+        left_s = self._ends_at - time.monotonic()
+        if left_s <= 0:
+            return self._without(source, field, f"not read: {self._deadline_s:g} s were over", otherwise)
+        limit_s = min(self._each_s, left_s)
+        self._worker = self._worker or _Worker()
+        answer = self._worker.run(read, limit_s)
+        if answer is None:
+            self._worker = None
+            return self._without(
+                source, field, f"did not answer within {limit_s:.3g} s: it hangs in the kernel", otherwise
+            )
+        value, fault = answer
+        return value if fault is None else self._without(source, field, fault, otherwise)
+
+    def _without(self, source: str, field: str | None, text: str, otherwise: T) -> T:
+        self.problems.append(Problem(source=source, text=text, field=field))
+        return otherwise
+
+    def close(self) -> None:
+        """End the thread, if it isn't left behind already."""
+        if self._worker is not None:
+            self._worker.questions.put(None)
+            self._worker = None
+
+
+class _Worker:
+    def __init__(self) -> None:
+        self.questions: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[Any, str | None]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="preflight-read", daemon=True).start()
+
+    def run(self, read: Callable[[], Any], limit_s: float) -> tuple[Any, str | None] | None:
+        """The value or, in words, why there is none. None: no answer within the limit."""
+        self.questions.put(read)
+        try:
+            return self._answers.get(timeout=limit_s)
+        except queue.Empty:
+            return None
+
+    def _work(self) -> None:
+        while (read := self.questions.get()) is not None:
+            self._answers.put(_answer(read))
+
+
+def _answer(read: Callable[[], Any]) -> tuple[Any, str | None]:
+    try:
+        return read(), None
+    except OSError as error:
+        return None, reason(error)
+    except Exception as error:  # noqa: BLE001 - what one source holds, or a mistake of ours, must not cost the facts of the others
+        return None, f"can't be understood: {type(error).__name__}: {error}"

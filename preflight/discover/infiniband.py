@@ -1,0 +1,86 @@
+"""RDMA devices as sysfs shows them: InfiniBand, RoCE and EFA.
+
+Reads /sys/class/infiniband/* (Linux: Documentation/ABI/stable/sysfs-class-infiniband; gid_attrs: .../testing/sysfs-class-infiniband) without asking a library or
+a device file, so that a container without verbs, or a device that fails half-way, still tells the rest. A port of a RoCE card has hundreds of address entries:
+their files are read one by one, since entries that were taken away leave holes.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from preflight.discover.files import ask_names, is_absent, names_in, reason
+from preflight.discover.folder import Folder
+from preflight.discover.ib_port import read_port
+from preflight.discover.pci import is_virtual_function, pci_driver, pci_numa_node, pci_of_path, pci_upstream, pcie_link
+from preflight.discover.pci_config import NOT_ALLOWED, is_complete, max_read_request_bytes, read_config
+from preflight.model import Hca, Port, Problem
+
+CLASS = "sys/class/infiniband"
+MAX_PORTS = 64  # InfiniBand switches have more, but no HCA
+_NO_GUID = "0000:0000:0000:0000"
+
+
+def read_hcas(root: Path) -> tuple[tuple[Hca, ...] | None, tuple[Problem, ...]]:
+    """The RDMA devices, and what could not be read of them. Empty: sysfs is there and has none; None: can't be listed."""
+    problems: list[Problem] = []
+    try:
+        names = ask_names(root / CLASS)
+    except OSError as error:
+        if is_absent(error) and names_in(root / "sys/class"):
+            return (), ()
+        return None, (Problem(source=f"/{CLASS}", text=reason(error), field="hcas"),)
+    hcas = tuple(_read_hca(root, name, problems) for name in names)
+    return hcas, tuple(problems)
+
+
+def _read_hca(root: Path, name: str, problems: list[Problem]) -> Hca:
+    facts = Folder(f"{root}/{CLASS}/{name}", f"/{CLASS}/{name}", "hcas", problems)
+    place = _place(root, facts, problems)
+    is_efa = place.get("driver") == "efa"
+    ports = _read_ports(root, facts, is_efa=is_efa)
+    guid = facts.text("node_guid")
+    hca = Hca(
+        name=name,
+        firmware_version=facts.text("fw_ver"),
+        board_id=facts.text("board_id"),
+        node_guid=None if guid == _NO_GUID else guid,
+        ports=ports,
+        **place,
+    )
+    if not Path(facts.path).is_dir():
+        facts.say("the device is listed, but not there (any more)")
+        return Hca(name=name)
+    if ports is None:
+        facts.say("its ports can't be listed")
+    return hca
+
+
+def _place(root: Path, facts: Folder, problems: list[Problem]) -> dict[str, Any]:
+    """What the PCI device behind it tells; nothing for devices in software."""
+    bus_id = pci_of_path(Path(os.path.realpath(f"{facts.path}/device")))
+    if bus_id is None:
+        return {}
+    upstream = pci_upstream(root, bus_id)
+    config = read_config(root, bus_id, problems, "max_read_request_bytes")
+    max_read = max_read_request_bytes(config) if config is not None else None
+    if config is not None and max_read is None and not is_complete(config):
+        text = f"PCI configuration space of {bus_id}: {NOT_ALLOWED}"
+        problems.append(Problem(source=facts.shown, text=text, field="max_read_request_bytes"))
+    return {
+        "driver": pci_driver(root, bus_id),
+        "pci_bus_id": bus_id,
+        "numa_node": pci_numa_node(root, bus_id),
+        "pci_upstream": upstream,
+        "pcie": pcie_link(root, bus_id, upstream),
+        "is_virtual_function": is_virtual_function(root, bus_id),
+        "max_read_request_bytes": max_read,
+    }
+
+
+def _read_ports(root: Path, facts: Folder, *, is_efa: bool) -> tuple[Port, ...] | None:
+    names = facts.names("ports")
+    if names is None:
+        return None
+    numbers = [int(name) for name in names if name.isascii() and name.isdecimal()][:MAX_PORTS]
+    return tuple(read_port(root, facts, number, is_efa=is_efa) for number in numbers)

@@ -1,0 +1,109 @@
+"""Other processes of this system, from /proc: whether the daemons that GPUs need run, and who holds GPU memory.
+
+Kernel: Documentation/filesystems/proc.rst (comm is cut at 15 letters; hidepid= hides the processes of others); stat's fields: proc(5).
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from preflight.discover.files import read_text, to_int
+from preflight.model import Gpu, GpuProcess, Service
+
+SERVICES = ("nv-fabricmanager", "nvidia-imex", "nvidia-persistenced", "nvlsm")
+COMM_LETTERS = 15  # TASK_COMM_LEN of Linux, without the end mark
+_MAX_PROCESSES = 100_000
+_MAX_PASSWD_LINES = 100_000
+
+
+def sees_host_processes(root: Path) -> bool:
+    """Whether all processes of the machine can be seen: the kernel's own process 2 is there only in the first PID namespace, and hidden by hidepid."""
+    return read_text(root / "proc/2/comm") == "kthreadd"
+
+
+def read_services(root: Path) -> tuple[Service, ...]:
+    """The daemons, each running or not; None where other processes can't be seen."""
+    if not sees_host_processes(root):
+        return tuple(Service(name=name) for name in SERVICES)
+    wanted = {name[:COMM_LETTERS] for name in SERVICES}
+    running: set[str] = set()
+    names = names_in_proc(root)
+    if names is None:
+        return tuple(Service(name=name) for name in SERVICES)
+    for pid in names:
+        comm = read_text(f"{root}/proc/{pid}/comm")
+        if comm in wanted and _is_alive(root, pid):
+            running.add(comm)
+    return tuple(Service(name=name, running=name[:COMM_LETTERS] in running) for name in SERVICES)
+
+
+def names_in_proc(root: Path) -> list[str] | None:
+    """The process ids in /proc. None if it can't be listed."""
+    try:
+        with os.scandir(f"{root}/proc") as entries:
+            return [entry.name for entry in entries if entry.name.isdecimal()][:_MAX_PROCESSES]
+    except OSError:
+        return None
+
+
+def _is_alive(root: Path, pid: str) -> bool:
+    """Not a dead process that its parent hasn't buried."""
+    fields = _stat_fields(root, pid)
+    return bool(fields) and fields[0] not in {"Z", "X"}
+
+
+def _stat_fields(root: Path, pid: str | int) -> list[str]:
+    """The fields of /proc/<pid>/stat from the third on: the name before them may hold blanks and brackets."""
+    return (read_text(f"{root}/proc/{pid}/stat") or "").rpartition(")")[2].split()
+
+
+def name_processes(root: Path, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """The GPUs with names, users and start times of the processes on them, as far as they can be seen from here."""
+    if not any(gpu.processes for gpu in gpus) or not sees_host_processes(root):
+        return gpus
+    boot_s = _boot_time(read_text(root / "proc/stat"))
+    users = _users(root)
+    return tuple(
+        msgspec.structs.replace(
+            gpu, processes=tuple(_name(root, process, boot_s, users) for process in gpu.processes or ())
+        )
+        if gpu.processes
+        else gpu
+        for gpu in gpus
+    )
+
+
+def _name(root: Path, process: GpuProcess, boot_s: int | None, users: dict[int, str]) -> GpuProcess:
+    """A process that has ended meanwhile keeps its number only."""
+    try:
+        owner = Path(f"{root}/proc/{process.pid}").stat().st_uid
+    except (OSError, ValueError):
+        return process
+    fields = _stat_fields(root, process.pid)
+    ticks = to_int(fields[19]) if len(fields) > 19 else None  # starttime, the 22nd
+    started_at_s = None if ticks is None or boot_s is None else boot_s + ticks / os.sysconf("SC_CLK_TCK")
+    return msgspec.structs.replace(
+        process,
+        name=process.name or read_text(f"{root}/proc/{process.pid}/comm"),
+        user=process.user or users.get(owner) or f"uid {owner}",
+        started_at_s=process.started_at_s if process.started_at_s is not None else started_at_s,
+    )
+
+
+def _boot_time(stat: str | None) -> int | None:
+    """Unix time at which the system was started: `btime` of /proc/stat."""
+    lines: Iterable[str] = (stat or "").splitlines()
+    line = next((line for line in lines if line.startswith("btime ")), None)
+    return to_int(line[6:]) if line else None
+
+
+def _users(root: Path) -> dict[int, str]:
+    """Users of the system's own file: a name service of the network is not asked, since it may not answer."""
+    found = {}
+    for line in (read_text(root / "etc/passwd") or "").splitlines()[:_MAX_PASSWD_LINES]:
+        fields = line.split(":")
+        if len(fields) >= 3 and fields[2].isdecimal():
+            found.setdefault(int(fields[2]), fields[0])
+    return found
