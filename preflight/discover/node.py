@@ -1,41 +1,58 @@
-"""One node, put together from the operating system, the PCI bus and NVML."""
+"""One node, put together from the operating system, the PCI bus, its HCAs and NVML."""
 
 import contextlib
 import os
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
-from preflight.discover.host import read_host
+from preflight.discover.around import Around, read_around
+from preflight.discover.gathering import Gathering
+from preflight.discover.mask import read_mask
 from preflight.discover.nvlink import nvlink_domains
-from preflight.discover.nvml import NvmlReading
+from preflight.discover.nvml_reading import NvmlReading
 from preflight.discover.nvml_run import NvmlRun
-from preflight.discover.pci import nvidia_gpus_on_bus, pci_numa_node, pci_upstream
+from preflight.discover.pci import pci_cpus, pci_numa_node, pci_upstream
+from preflight.discover.processes import name_processes
 from preflight.model import Gpu, Node, Problem
+from preflight.model.rails import fill_nics
 
 NO_DRIVER = "no NVIDIA driver"
 
 
-def discover_node(name: str | None = None, *, root: Path = Path("/"), deadline_s: float = 20.0) -> Node:
-    """Everything that can be found out here. Never raises for a broken driver: the node then says so in `gpu_note`.
+def discover_node(
+    name: str | None = None,
+    *,
+    root: Path = Path("/"),
+    deadline_s: float = 20.0,
+    environ: Mapping[str, str] | None = None,
+    meanwhile: Callable[[], object] | None = None,
+) -> Node:
+    """Everything that can be found out here. Never raises for a broken driver, card or file: the node then says so in `gpu_note` and `problems`.
 
-    `name`: what the launcher or scheduler calls this node, the host name if None. `root`: where /proc and /sys are found
-    (a recorded tree, or a host's tree mounted in a container). `deadline_s`: limit for NVML, in seconds; two more for killing it.
+    `name`: what the launcher or scheduler calls this node, the host name if None. `root`: where /proc, /sys, /dev, /etc and /usr are found
+    (a recorded tree, or a host's tree mounted in a container). `deadline_s`: limit for NVML and for everything else, which is read meanwhile, in seconds; two
+    more for killing the former. `environ`: the variables of the job or of this process; if None those of this process, and none below another root, which
+    is another system's. `meanwhile`: work of the caller to be done while NVML answers; what it raises is passed on.
     """
     taken_at_s = time.time()
-    with contextlib.closing(NvmlRun(deadline_s)) as run:
-        host = read_host(root)
-        on_bus = nvidia_gpus_on_bus(root)
+    if environ is None:
+        environ = dict(os.environ) if root == Path("/") else {}
+    gathering = Gathering(deadline_s)
+    with contextlib.closing(NvmlRun(deadline_s)) as run, contextlib.closing(gathering):
+        around = read_around(root, environ, gathering)
+        if meanwhile is not None:
+            meanwhile()
         reading = run.result()
-    name = name or host.hostname or os.uname().nodename
-    gpus, note = explain_gpus(reading, on_bus, driver_folder=(root / "proc/driver/nvidia").is_dir())
-    problems = [*host.problems, *reading.problems]
-    if gpus is None and reading.no_driver:
-        problems.append(Problem(source="NVML", text=note or NO_DRIVER))
-    elif gpus and on_bus is not None and len(on_bus) > len(gpus):
-        text = f"{len(on_bus)} NVIDIA GPUs on the PCI bus, {len(gpus)} shown by the driver: the others are lost to it, or kept from this job or container"
-        problems.append(Problem(source="PCI", text=text))
+        name = name or around.host.hostname or os.uname().nodename
+        gpus, note = explain_gpus(reading, around.on_bus, driver_folder=around.driver_folder)
+        if gpus:
+            domains = nvlink_domains(name, gpus, undecided=reading.undecided)
+            gpus = _complete(gpus, domains, root, around, gathering)
+        mask = gathering.ask("environment", "mask", lambda: read_mask(environ, gpus), None)
+    host = around.host
     return Node(
         name=name,
         hostname=host.hostname,
@@ -49,11 +66,31 @@ def discover_node(name: str | None = None, *, root: Path = Path("/"), deadline_s
         driver_version=reading.driver_version,
         cuda_version=reading.cuda_version,
         nvml_version=reading.nvml_version,
-        gpus=None if gpus is None else _complete(gpus, name, root, reading.undecided),
+        confidential_compute=reading.confidential_compute,
+        gpus=gpus,
         gpu_note=note,
-        nics=host.nics,
-        problems=tuple(problems),
+        mask=mask,
+        problems=(
+            *around.problems,
+            *reading.problems,
+            *_bus_problems(around, reading, gpus, note),
+            *gathering.problems,
+        ),
+        **around.facts,
     )
+
+
+def _bus_problems(
+    around: Around, reading: NvmlReading, gpus: tuple[Gpu, ...] | None, note: str | None
+) -> tuple[Problem, ...]:
+    """What bus and driver say differently."""
+    if gpus is None and reading.no_driver:
+        return (Problem(source="NVML", text=note or NO_DRIVER, field="gpus"),)
+    on_bus = around.on_bus
+    if gpus and on_bus is not None and len(on_bus) > len(gpus):
+        text = f"{len(on_bus)} NVIDIA GPUs on the PCI bus, {len(gpus)} shown by the driver: the others are lost to it, or kept from this job or container"
+        return (Problem(source="PCI", text=text, field="gpus"),)
+    return ()
 
 
 def explain_gpus(
@@ -76,15 +113,31 @@ def explain_gpus(
     return (), "no NVIDIA GPU on the PCI bus, and no usable NVIDIA driver" if driver_folder else NO_DRIVER
 
 
-def _complete(gpus: tuple[Gpu, ...], node: str, root: Path, undecided: tuple[int, ...]) -> tuple[Gpu, ...]:
-    """The GPUs with what only the node as a whole knows: NVLink domains, and their places in sysfs."""
-    domains = nvlink_domains(node, gpus, undecided=undecided)
-    return tuple(
-        msgspec.structs.replace(
-            gpu,
-            nvlink_domain=domains[gpu.index],
-            numa_node=pci_numa_node(root, gpu.pci_bus_id) if gpu.pci_bus_id else None,
-            pci_upstream=pci_upstream(root, gpu.pci_bus_id) if gpu.pci_bus_id else None,
-        )
-        for gpu in gpus
+def _complete(
+    gpus: tuple[Gpu, ...],
+    domains: Mapping[int, str | None],
+    root: Path,
+    around: Around,
+    gathering: Gathering,
+) -> tuple[Gpu, ...]:
+    """The GPUs with what only the node as a whole knows: NVLink domains, places in sysfs, their NICs, and who the processes on them are."""
+    in_domains = tuple(msgspec.structs.replace(gpu, nvlink_domain=domains[gpu.index]) for gpu in gpus)
+    placed = gathering.ask("/sys/bus/pci/devices", None, lambda: _placed(root, in_domains), in_domains)
+    named = gathering.ask("/proc", None, lambda: name_processes(root, placed), placed)
+    nics, numa_nodes = around.host.nics, around.host.numa_nodes
+    return gathering.ask("rails", "nics", lambda: fill_nics(named, around.hcas, nics, numa_nodes), named)
+
+
+def _placed(root: Path, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """Where sysfs doesn't say the CPUs and NUMA node next to a GPU, NVML's word stays."""
+    return tuple(_place(root, gpu, gpu.pci_bus_id) if gpu.pci_bus_id else gpu for gpu in gpus)
+
+
+def _place(root: Path, gpu: Gpu, bus_id: str) -> Gpu:
+    numa_node = pci_numa_node(root, bus_id)
+    return msgspec.structs.replace(
+        gpu,
+        numa_node=gpu.numa_node if numa_node is None else numa_node,
+        cpus=gpu.cpus or pci_cpus(root, bus_id),
+        pci_upstream=pci_upstream(root, bus_id),
     )
