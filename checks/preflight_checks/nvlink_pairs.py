@@ -1,0 +1,279 @@
+"""Every pair of a node's GPUs has the NVLinks that boards of its product have.
+
+The number in "NV18" is compared with the layouts of the product's profile: an A800 with 8 everywhere is whole, an A100 with 8 is not; a DGX-1 has pairs without
+any; a PCIe card without a bridge is no fault. What falls short blames the smallest part that explains it: one GPU whose every pair is odd
+(https://github.com/vllm-project/vllm/issues/16336: 21 of 28 pairs whole, all others with one GPU), two GPUs, a bridge
+(https://github.com/NVIDIA/nccl/issues/557), or, if all pairs are odd alike, none of them. Where no profile exists, GPUs of the same product are compared.
+
+A text of `nvidia-smi topo -m` without any NVLink is no proof of a fault: the view may hide it (`-mp`), and what the driver says then is unknown.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from preflight.model import Check, Evidence, Finding, Gpu, Node, NvlinkLayout, Part, Profile, Verdict
+from preflight.model.gpu_users import users_of
+from preflight.model.layouts import (
+    WIRED,
+    Fit,
+    Numbers,
+    Oddity,
+    best_fit,
+    guess_layout,
+    islands,
+    link_sums,
+    pair_numbers,
+    show_numbers,
+)
+from preflight.model.per_gpu import count, gpu_name, gpu_part, gpus_subject
+from preflight.model.rails import rails
+
+NAME = "nvlink_pairs"
+
+ASK_TOPO = "save the output of `nvidia-smi topo -m` (without -p), or run `preflight node` on the node"
+
+
+class _Set(NamedTuple):
+    """The GPUs of one product on one node, and their pairs."""
+
+    node: Node
+    gpus: tuple[Gpu, ...]
+    numbers: Numbers
+    profile: Profile | None
+
+    @property
+    def subject(self) -> str:
+        return _subject(self.node, self.gpus)
+
+    @property
+    def product(self) -> str:
+        return self.gpus[0].name or "this product (its name is unknown)"
+
+    @property
+    def joined(self) -> bool:
+        return any(self.numbers.values())
+
+
+def judge(evidence: Evidence) -> Iterator[Finding]:
+    """For each node and product: what differs from its layout, or one PASS. Nothing for nodes without GPUs."""
+    assert evidence.inventory is not None
+    if evidence.settings.cpu_declared:
+        return
+    sets = [each for node in evidence.inventory.nodes for each in _sets(evidence, node)]
+    for each in sets:
+        layouts = each.profile.nvlink_layouts if each.profile else None
+        unclear = _unclear(each, layouts)
+        if len(each.gpus) == 1:
+            yield _finding(each, Verdict.PASS, "one GPU: there is no pair for NVLink to join")
+        elif unclear:
+            yield _finding(each, Verdict.UNKNOWN, unclear, remedy=ASK_TOPO)
+        elif layouts is None:
+            yield from _without_profile(evidence, each, sets)
+        else:
+            yield from _with_layouts(evidence, each, layouts)
+
+
+def _sets(evidence: Evidence, node: Node) -> Iterator[_Set]:
+    """GPUs in MIG mode are left out: they take no part in NVLink traffic."""
+    gpus = node.open_gpus if node.tells_health else node.gpus or ()
+    products: dict[str | None, list[Gpu]] = {}
+    for gpu in gpus:
+        if not gpu.mig_enabled:
+            products.setdefault(gpu.name, []).append(gpu)
+    for name, same in products.items():
+        profile = evidence.profile_of(same[0]) if name else evidence.profile
+        yield _Set(node, tuple(same), pair_numbers(same), profile)
+
+
+def _unclear(each: _Set, layouts: tuple[NvlinkLayout, ...] | None) -> str | None:
+    """Why the pairs can't be judged, None if they can."""
+    known = [number for number in each.numbers.values() if number is not None]
+    if each.node.source == "topo -mp" and layouts != ():
+        return "this view (`nvidia-smi topo -mp`) shows PCIe only and hides NVLink"
+    if each.numbers and not known and layouts != ():
+        reasons = dict.fromkeys(gpu.why_unknown(field).text for field in ("peers", "links") for gpu in each.gpus)
+        return f"NVLinks of all {len(each.numbers)} pairs unknown: {'; '.join(reasons)}"
+    if each.joined or layouts == ():
+        return None
+    waiting = {gpu.fabric.state for gpu in each.gpus if gpu.fabric} & {"in progress", "not started"}
+    if waiting and not any(gpu.fabric and gpu.fabric.state == "completed" for gpu in each.gpus):
+        return f"no NVLink between any two GPUs yet: fabric registration is {' or '.join(sorted(waiting))}"
+    wired = layouts is not None and all(layout.kind in WIRED for layout in layouts)
+    if not each.node.tells_health and wired:
+        return f"no NVLink between any two GPUs: on {each.product} this is either a view that hides it or a dead fabric"
+    return None
+
+
+def _with_layouts(evidence: Evidence, each: _Set, layouts: tuple[NvlinkLayout, ...]) -> Iterator[Finding]:
+    if not layouts:
+        yield _no_nvlink(each)
+        return
+    if not each.joined and any(layout.kind == "bridge" for layout in layouts):
+        good = f"{count(each.gpus)} without NVLink between any two: cards without a bridge"
+        yield _finding(each, Verdict.PASS, good, expected="a bridge is optional")
+        return
+    fit = best_fit(each.numbers, layouts)
+    if fit is None:
+        sizes = show_numbers([layout.gpus for layout in layouts])
+        yield _finding(
+            each,
+            Verdict.UNKNOWN,
+            f"{count(each.gpus)} of {each.product}, joined as {_pairs_text(each)}: no layout in the profile fits",
+            expected=f"boards of {sizes} GPUs",
+            remedy="add the layout of this board to the profile of the product",
+        )
+        return
+    yield from _findings(evidence, each, fit, f"profile {each.profile.name if each.profile else '?'}")
+
+
+def _no_nvlink(each: _Set) -> Finding:
+    if each.joined:
+        observed = f"NVLink where {each.product} has none by its profile: {_pairs_text(each)}"
+        return _finding(each, Verdict.WARN, observed, remedy="correct the profile or the product's name")
+    return _finding(each, Verdict.PASS, f"{count(each.gpus)} without NVLink, as {each.product} is made")
+
+
+def _without_profile(evidence: Evidence, each: _Set, sets: Sequence[_Set]) -> Iterator[Finding]:
+    """The same product elsewhere, and the other GPUs here, are the only measure."""
+    missing = f"no profile exists for {each.product}"
+    alike = [
+        other.numbers for other in sets if other.gpus[0].name == each.gpus[0].name and len(other.gpus) == len(each.gpus)
+    ]
+    guess = guess_layout(alike)
+    fit = best_fit(each.numbers, (guess,)) if guess else None
+    if fit is not None:
+        yield from _findings(evidence, each, fit, f"{missing}; compared with its peers")
+    elif not each.joined and _looks_like_a_board(each):
+        yield _finding(
+            each,
+            Verdict.UNKNOWN,
+            f"no NVLink between any of {count(each.gpus)}, though machines like this one (each GPU with an HCA of its own, or an SXM module) have it:"
+            f" a view that hides it, a dead fabric, or a product without; {missing}",
+            remedy=f"say which product it is; {ASK_TOPO}",
+        )
+    elif not each.joined:
+        yield _finding(
+            each,
+            Verdict.PASS,
+            f"{count(each.gpus)}, none joined by NVLink; {missing}, and nothing here speaks for NVLink",
+        )
+    elif all(gpu.links and all(link.active for link in gpu.links) for gpu in each.gpus):
+        yield _finding(each, Verdict.PASS, f"{_pairs_text(each)}, with every link of every GPU active; {missing}")
+    else:
+        observed = f"{_pairs_text(each)}; {missing}, and too few alike are here to compare"
+        yield _finding(each, Verdict.UNKNOWN, observed, remedy="name the product, or add a profile for it")
+
+
+def _looks_like_a_board(each: _Set) -> bool:
+    """SXM modules, or four and more GPUs that have each an HCA of their own next to them: so are machines with NVSwitch built, and few others."""
+    if "SXM" in (each.gpus[0].name or "").upper():
+        return True
+    found = rails(each.node)
+    mine = [any(found.sharers(name) == (gpu.index,) for name in found.own.get(gpu.index, ())) for gpu in each.gpus]
+    return each.gpus[0].name is None and len(mine) > 3 and all(mine)
+
+
+def _findings(evidence: Evidence, each: _Set, fit: Fit, basis: str) -> Iterator[Finding]:
+    guessed = each.profile is None
+    for oddity in fit.oddities:
+        yield _odd(evidence, each, oddity, basis, fit.layout if guessed else None)
+    unknown = [pair for pair, number in each.numbers.items() if number is None]
+    if unknown:
+        named = ", ".join(f"{a}-{b}" for a, b in unknown[:8]) + (", ..." if len(unknown) > 8 else "")
+        observed = f"NVLinks of {len(unknown)} of {len(each.numbers)} pairs unknown: {named}"
+        yield _finding(
+            each, Verdict.UNKNOWN, observed, remedy="run `preflight node` there: it says what can't be read, and why"
+        )
+    elif not fit.oddities:
+        whole = _whole_text(each, fit.layout)
+        yield _finding(each, Verdict.PASS, whole, expected=f"{_expected(fit.layout)} ({basis}: {fit.layout.source})")
+
+
+def _odd(evidence: Evidence, each: _Set, oddity: Oddity, basis: str, guess: NvlinkLayout | None) -> Finding:
+    """`guess`: the layout, if it is only what the peers look like."""
+    gpus = tuple(gpu for gpu in each.gpus if gpu.index in oddity.gpus)
+    confidence = "certain" if oddity.certain and guess is None else "likely"
+    together = oddity.kind in ("link", "bridge", "maybe bridge")
+    users = users_of(evidence.plan, each.node, gpus, together=together)
+    verdict = Verdict.WARN if oddity.kind in ("more", "maybe bridge") else users.lowered(Verdict.FAIL)
+    blames: Part | None = None
+    subject = _subject(each.node, gpus)
+    if oddity.kind == "gpu":
+        subject, blames = gpu_name(each.node, gpus[0]), gpu_part(each.node, gpus[0], confidence)
+        if guess and guess.kind == "cube" and not link_sums(each.numbers).get(gpus[0].index):
+            verdict, blames = Verdict.UNKNOWN, None
+    elif oddity.kind == "board":
+        blames = Part(kind="node", name=each.node.name, confidence="likely")
+    elif oddity.kind in ("link", "bridge"):
+        subject = f"{each.node.name} GPU {' - GPU '.join(str(gpu.index) for gpu in gpus)}"
+        blames = Part(kind="link", name=subject, confidence=confidence)
+    return Finding(
+        check=NAME,
+        subject=subject,
+        verdict=verdict,
+        observed=oddity.found + users.text(),
+        expected=f"{oddity.expected} ({basis})",
+        remedy=REMEDIES[oddity.kind].format(gpus=" and ".join(str(index) for index in oddity.gpus)),
+        blames=blames,
+    )
+
+
+def _subject(node: Node, gpus: Sequence[Gpu]) -> str:
+    """Texts of topologies know GPUs by index only."""
+    return node.name if len(gpus) == len(node.gpus or ()) else gpus_subject(node, gpus)
+
+
+def _finding(each: _Set, verdict: Verdict, observed: str, *, expected: str = "", remedy: str = "") -> Finding:
+    return Finding(
+        check=NAME, subject=each.subject, verdict=verdict, observed=observed, expected=expected, remedy=remedy
+    )
+
+
+def _expected(layout: NvlinkLayout) -> str:
+    if layout.kind == "cube":
+        return f"{layout.per_gpu} NVLinks from each GPU"
+    return f"{show_numbers(layout.per_pair)} NVLinks between {'bridged cards' if layout.kind == 'bridge' else 'any two GPUs'}"
+
+
+def _whole_text(each: _Set, layout: NvlinkLayout) -> str:
+    if layout.kind == "cube":
+        bare = sum(not number for number in each.numbers.values())
+        return f"{count(each.gpus)}: {layout.per_gpu} NVLinks from each; {bare} of {len(each.numbers)} pairs have none, which is how this board is made"
+    return f"{count(each.gpus)}: {_pairs_text(each)}"
+
+
+def _pairs_text(each: _Set) -> str:
+    """As in "NV18 on all 28 pairs", "NV12 on GPUs 0-1 and 2-3"."""
+    known = {pair: number for pair, number in each.numbers.items() if number}
+    if not known:
+        return "NVLink on no pair"
+    labels = ", ".join(f"NV{number}" for number in sorted(set(known.values()), reverse=True))
+    if len(known) == len(each.numbers) > 1:
+        return f"{labels} on all {len(known)} pairs"
+    pairs = sorted(known)[:4]
+    named = " and ".join(f"{a}-{b}" for a, b in pairs) + (f" and {len(known) - 4} more" if len(known) > 4 else "")
+    alone = [island for island in islands([gpu.index for gpu in each.gpus], each.numbers) if len(island) == 1]
+    without = f", none on GPUs {', '.join(str(island[0]) for island in alone)}" if alone else ""
+    return f"{labels} on GPUs {named}{without}"
+
+
+REMEDIES = {
+    "gpu": "look at this GPU's fabric registration and links (`nvidia-smi -q -i {gpus}`, `nvidia-smi nvlink -s -i {gpus}`) and at the fabric manager's log; "
+    "reset it or reboot the node, and keep groups off GPU {gpus} until then",
+    "link": "look at the links of GPUs {gpus} (`nvidia-smi nvlink -s`) and, if a bridge joins them, reseat it; place no group on both until then",
+    "bridge": "reseat or replace the bridge between GPUs {gpus}, and place no group on both until then; if none is fitted there on purpose, set "
+    '[rules] nvlink_pairs = "warn"',
+    "maybe bridge": "",
+    "board": "check that the product's name is right; then look at the fabric manager and the NVSwitches (`nvidia-smi nvlink -s`), or leave the node out",
+    "more": "correct the layout in the product's profile, or the product's name",
+}
+
+CHECK = Check(
+    name=NAME,
+    claim="Every pair of a node's GPUs has the NVLinks that boards of its product have.",
+    why="A GPU or pair without its NVLinks sends over PCIe, many times slower, and a whole tensor-parallel group waits for it; nothing fails.",
+    source="Layouts: the product's profile, each with its source. Blame: vllm-project/vllm issue 16336, NVIDIA/nccl issues 557, 933 and 1617.",
+    remedy="Look at the links and the fabric registration of the GPU that is named, reseat the bridge, or keep groups off the pair until it is repaired.",
+    uses=("inventory",),
+    judge=judge,
+)
