@@ -1,10 +1,11 @@
-"""Finds the installed checks through the entry-point group `preflight.checks`.
+"""Finds the installed checks and profiles through the entry-point groups `preflight.checks` and `preflight.profiles`.
 
-Each entry names a tuple of checks, so that a site adds its own by installing a distribution. The `entry_points.txt` files are read
+An entry names a tuple of checks, or a folder of profiles, so that a site adds its own by installing a distribution. The `entry_points.txt` files are read
 directly: importlib.metadata costs 25 ms and some 40 modules, so it is left for import paths that hold archives.
 """
 
 import importlib
+import importlib.util
 import os
 import re
 import sys
@@ -16,6 +17,7 @@ from preflight.errors import WorldError
 from preflight.model import Check
 
 GROUP = "preflight.checks"
+PROFILES = "preflight.profiles"
 OURS = "cluster-preflight"  # the distribution whose checks come first
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -50,7 +52,7 @@ def load_checks() -> tuple[Check, ...]:
 
 def load_checks_with_source() -> tuple[InstalledCheck, ...]:
     """As load_checks, with the distribution of each."""
-    entries = sorted(_entries(sys.path), key=lambda entry: (entry.distribution != OURS, entry))
+    entries = sorted(_entries(sys.path, GROUP), key=lambda entry: (entry.distribution != OURS, entry))
     found: dict[str, InstalledCheck] = {}
     for entry in entries:
         for check in _load(entry):
@@ -65,15 +67,35 @@ def load_checks_with_source() -> tuple[InstalledCheck, ...]:
     return tuple(found.values())
 
 
-def _entries(path: Sequence[str]) -> Iterator[_Entry]:
-    """The entries of our group; of a distribution that is there twice, the first on the path, as Python imports it."""
+def load_profile_folders() -> list[Path]:
+    """The folders of profiles that installed distributions bring, by distribution and name: an entry `acme = acme_profiles.toml` is the folder `toml` of the package
+    `acme_profiles`. No code of a distribution is run. Raises WorldError, which names the distribution: no such folder.
+    """
+    folders = []
+    for entry in sorted(_entries(sys.path, PROFILES)):
+        package, *rest = entry.target.replace(":", ".").split(".")
+        named = all(part.isidentifier() for part in (package, *rest))
+        spec = importlib.util.find_spec(package) if named else None
+        places = [Path(place, *rest) for place in (spec.submodule_search_locations or () if spec else ())]
+        folder = next((place for place in places if place.is_dir()), None)
+        if folder is None:
+            raise WorldError(
+                f"profiles of distribution {entry.distribution} (entry point {entry.name} = {entry.target}): there is no such folder\n"
+                f"  repair or uninstall {entry.distribution}; without its profiles other values would be expected"
+            )
+        folders.append(folder)
+    return folders
+
+
+def _entries(path: Sequence[str], group: str) -> Iterator[_Entry]:
+    """The entries of a group; of a distribution that is there twice, the first on the path, as Python imports it."""
     seen: set[str] = set()
     for folder in path:
         try:
             with os.scandir(folder or ".") as listing:
                 infos = sorted(item.name for item in listing if item.name.endswith((".dist-info", ".egg-info")))
         except NotADirectoryError:
-            yield from _entries_by_importlib(seen)  # an archive
+            yield from _entries_by_importlib(seen, group)  # an archive
             return
         except OSError:
             continue  # Python skips what it can't list too
@@ -86,21 +108,21 @@ def _entries(path: Sequence[str]) -> Iterator[_Entry]:
                 text = Path(folder, info, "entry_points.txt").read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError):
                 continue
-            yield from (_Entry(distribution, name, target) for name, target in _parse(text))
+            yield from (_Entry(distribution, name, target) for name, target in _parse(text, group))
 
 
-def _parse(text: str) -> Iterator[tuple[str, str]]:
-    """(name, target) of each entry of our group in the text of an entry_points.txt."""
+def _parse(text: str, group: str) -> Iterator[tuple[str, str]]:
+    """(name, target) of each entry of a group in the text of an entry_points.txt."""
     section = None
     for line in map(str.strip, text.splitlines()):
         if line.startswith("[") and line.endswith("]"):
             section = line[1:-1].strip()
-        elif section == GROUP and "=" in line and not line.startswith(("#", ";")):
+        elif section == group and "=" in line and not line.startswith(("#", ";")):
             name, target = line.split("=", 1)
             yield name.strip(), target.split("[", 1)[0].strip()
 
 
-def _entries_by_importlib(seen: set[str]) -> Iterator[_Entry]:
+def _entries_by_importlib(seen: set[str], group: str) -> Iterator[_Entry]:
     from importlib.metadata import distributions
 
     for distribution in distributions():
@@ -108,7 +130,7 @@ def _entries_by_importlib(seen: set[str]) -> Iterator[_Entry]:
         name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] if named else "unnamed").lower()
         if name not in seen:
             seen.add(name)
-            yield from (_Entry(name, ep.name, ep.value) for ep in distribution.entry_points if ep.group == GROUP)
+            yield from (_Entry(name, ep.name, ep.value) for ep in distribution.entry_points if ep.group == group)
 
 
 def _load(entry: _Entry) -> tuple[Check, ...]:

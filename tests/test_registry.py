@@ -99,3 +99,28 @@ def test_no_checks_at_all_is_an_error_not_an_all_clear(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "not there")])
     with pytest.raises(WorldError, match="no checks are installed"):
         registry.load_checks()
+
+
+def test_a_site_brings_profiles_in_a_folder_of_a_distribution_whose_code_is_not_run(tmp_path, monkeypatch):
+    package = tmp_path / "site_profiles" / "toml"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text("raise RuntimeError('run')\n")
+    info = tmp_path / "acme_profiles-1.0.dist-info"
+    info.mkdir()
+    (info / "entry_points.txt").write_text("[preflight.profiles]\nacme = site_profiles.toml\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert registry.load_profile_folders() == [package]
+
+
+@pytest.mark.parametrize("target", ["nowhere_at_all", "site_profiles:../../etc", "json.toml"])
+def test_an_entry_without_a_folder_of_profiles_names_its_distribution(tmp_path, monkeypatch, target):
+    info = tmp_path / "acme_profiles-1.0.dist-info"
+    info.mkdir()
+    (info / "entry_points.txt").write_text(f"[preflight.profiles]\nacme = {target}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(WorldError, match=r"profiles of distribution acme-profiles .*no such folder"):
+        registry.load_profile_folders()
+
+
+def test_without_such_distributions_there_are_no_profiles_of_a_site():
+    assert registry.load_profile_folders() == []
