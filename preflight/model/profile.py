@@ -1,10 +1,13 @@
 """Expected values of one machine type, each with its source."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 from preflight.model.base import Strict
 
-SITE_SOURCE = "site ("  # how the source of a value begins that a site gave: "site (/etc/preflight/profiles/h100.toml): ..."
+SITE_SOURCE = (
+    "site ("  # how the source of a value begins that a site gave: "site (/etc/preflight/profiles/h100.toml): ..."
+)
 
 
 class Expected(Strict, frozen=True, kw_only=True):
@@ -81,3 +84,16 @@ class Profile(Strict, frozen=True, kw_only=True):
     # the best rate that large matrix products reach in practice, by precision
     matmul_flops: dict[str, Expected] = {}
     memory_bytes_per_s: Expected | None = None
+
+    def sources(self) -> dict[str, tuple[str, ...]]:
+        """The sources of every key that has any, each once."""
+        found = {field: tuple(dict.fromkeys(_sources(getattr(self, field)))) for field in self.__struct_fields__}
+        return {field: sources for field, sources in found.items() if sources}
+
+
+def _sources(value: object) -> Iterator[str]:
+    if isinstance(value, (Expected, NvlinkLayout, NicLayout, ExpectedRate)):
+        yield value.source
+    elif isinstance(value, (tuple, dict)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _sources(inner)
