@@ -5,7 +5,7 @@ import pytest
 from preflight.model import GpuDirect, Setting, Verdict
 from preflight_checks import gpu_direct
 from tests.builders import make_node, make_plan
-from tests.checks.nodes import findings_of, make_hca, only
+from tests.checks.nodes_found import findings_of, make_hca, only
 
 TWO_NODES = make_plan(nodes=2, tp=8, pp=1, dp=2, node_names=["n1", "n2"])
 

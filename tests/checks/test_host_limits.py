@@ -5,7 +5,7 @@ import pytest
 from preflight.model import UNLIMITED, ClockSync, Limits, Platform, Verdict
 from preflight_checks import clock_sync, memlock, shm_size
 from tests.builders import make_node
-from tests.checks.nodes import findings_of, make_hca, only
+from tests.checks.nodes_found import findings_of, make_hca, only
 
 HCAS = (make_hca(),)
 
