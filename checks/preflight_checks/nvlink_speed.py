@@ -25,6 +25,19 @@ class _Reference(NamedTuple):
     certain: bool
 
 
+class _Set(NamedTuple):
+    """GPUs of one product on one node that have active links."""
+
+    evidence: Evidence
+    node: Node
+    gpus: Sequence[Gpu]
+    reference: _Reference
+
+    @property
+    def expected(self) -> str:
+        return f"{_show(self.reference.bytes_per_s)} per link, one way ({self.reference.basis})"
+
+
 def judge(evidence: Evidence) -> Iterator[Finding]:
     """For each node and product: links that are too slow, or one PASS. Nothing where there are no active links."""
     if evidence.settings.cpu_declared:
@@ -53,16 +66,18 @@ def _judge_product(evidence: Evidence, node: Node, gpus: Sequence[Gpu], toleranc
         return
     least = reference.bytes_per_s * (1 - tolerance)
     slow = {gpu.index: [link for link, rate in rates[gpu.index].items() if rate < least] for gpu in gpus}
-    expected = f"{_show(reference.bytes_per_s)} per link, one way ({reference.basis})"
-    yield from _slow_findings(evidence, node, gpus, slow, reference, expected)
+    each = _Set(evidence, node, gpus, reference)
+    yield from _slow_findings(each, slow)
     for gpu in silent:
         links = [link for link, rate in _active_links(gpu).items() if rate is None]
-        yield _finding(node, [gpu], Verdict.UNKNOWN, f"speed of links {_numbers(links)} unknown", expected=expected)
+        yield _finding(
+            node, [gpu], Verdict.UNKNOWN, f"speed of links {_numbers(links)} unknown", expected=each.expected
+        )
     if not silent and not any(slow.values()):
         slowest = min(rate for links in rates.values() for rate in links.values())
         links = sum(map(len, rates.values()))
         good = f"{count(gpus)}: {links} active links at {_show(slowest)} or more"
-        yield _finding(node, gpus, Verdict.PASS, good, expected=expected)
+        yield _finding(node, gpus, Verdict.PASS, good, expected=each.expected)
 
 
 def _active_links(gpu: Gpu) -> dict[int, int | None]:
@@ -97,29 +112,21 @@ def _reference(evidence: Evidence, gpu: Gpu) -> _Reference | None:
     return _Reference(rate, basis, certain=False)
 
 
-def _slow_findings(
-    evidence: Evidence,
-    node: Node,
-    gpus: Sequence[Gpu],
-    slow: dict[int, list[int]],
-    reference: _Reference,
-    expected: str,
-) -> Iterator[Finding]:
+def _slow_findings(each: _Set, slow: dict[int, list[int]]) -> Iterator[Finding]:
     """One finding if all links of two or more GPUs are slow, else one for each GPU."""
-    hit = [gpu for gpu in gpus if slow[gpu.index]]
-    everything = all(len(slow[gpu.index]) == len(_active_links(gpu)) for gpu in gpus)
+    hit = [gpu for gpu in each.gpus if slow[gpu.index]]
+    everything = all(len(slow[gpu.index]) == len(_active_links(gpu)) for gpu in each.gpus)
     if everything and len(hit) > 1:
-        seen = {rate for gpu in gpus for rate in _active_links(gpu).values() if rate is not None}
-        observed = f"all links of {count(gpus)} at {', '.join(map(_show, sorted(seen)))}"
-        part = Part(kind="node", name=node.name, confidence="likely")
-        yield _fault(evidence, node, gpus, observed, expected, part)
+        seen = {rate for gpu in hit for rate in _active_links(gpu).values() if rate is not None}
+        observed = f"all links of {count(hit)} at {', '.join(map(_show, sorted(seen)))}"
+        yield _fault(each, hit, observed, Part(kind="node", name=each.node.name, confidence="likely"))
         return
     for gpu in hit:
         links, active = slow[gpu.index], _active_links(gpu)
-        part = gpu_part(node, gpu, "certain" if reference.certain else "likely")
+        part = gpu_part(each.node, gpu, "certain" if each.reference.certain else "likely")
         if len(links) == 1 < len(active):
-            part = Part(kind="link", name=f"{gpu_name(node, gpu)} link {links[0]}", confidence=part.confidence)
-        yield _fault(evidence, node, [gpu], _slow_text(links, active), expected, part)
+            part = Part(kind="link", name=f"{gpu_name(each.node, gpu)} link {links[0]}", confidence=part.confidence)
+        yield _fault(each, [gpu], _slow_text(links, active), part)
 
 
 def _slow_text(links: Sequence[int], active: dict[int, int | None]) -> str:
@@ -133,14 +140,14 @@ def _slow_text(links: Sequence[int], active: dict[int, int | None]) -> str:
     return f"{text}, {rest} at {_show(min(others))} or more"
 
 
-def _fault(evidence: Evidence, node: Node, gpus: Sequence[Gpu], observed: str, expected: str, part: Part) -> Finding:
-    users = users_of(evidence.plan, node, gpus)
+def _fault(each: _Set, gpus: Sequence[Gpu], observed: str, part: Part) -> Finding:
+    users = users_of(each.evidence.plan, each.node, gpus)
     return Finding(
         check=NAME,
-        subject=gpu_name(node, gpus[0]) if len(gpus) == 1 else gpus_subject(node, gpus),
+        subject=gpu_name(each.node, gpus[0]) if len(gpus) == 1 else gpus_subject(each.node, gpus),
         verdict=users.lowered(Verdict.FAIL),
         observed=observed + users.text(),
-        expected=expected,
+        expected=each.expected,
         remedy=REMEDY.format(gpus=_numbers([gpu.index for gpu in gpus])),
         blames=part,
     )
