@@ -54,7 +54,7 @@ def read_gpu_fields(device: Device) -> dict[int, int | None]:
     """The fields that concern a GPU as a whole, by number; None where there is no value."""
     entries = _read(device, list(OF_GPU))
     told: dict[int, Any] = dict.fromkeys(OF_GPU)
-    for (number, field), entry in zip(OF_GPU.items(), entries, strict=False):
+    for (number, field), entry in zip(OF_GPU.items(), entries, strict=bool(entries)):
         told[number] = value_of(entry)
         if entry.nvmlReturn:
             _note(device, entry.nvmlReturn, field)

@@ -61,6 +61,7 @@ def read_links(device: Device, told: dict[int, Any]) -> list[Facts] | None:
         _read_link(device, index, version, values)
         for index, version, values in zip(indices, versions, basics, strict=True)
     ]
+    _drop_untold_ports(links)
     _add_counters(device, links, versions)
     _compare_with_switch_count(device, links, told[SWITCH_LINK_COUNT])
     return links
@@ -106,8 +107,7 @@ def _read_link(device: Device, index: int, version: int | None, values: list[Any
         "state": STATES.get(state),
         "peer_kind": kind,
         "peer_pci_bus_id": bus_id,
-        # behind a far end that is hidden it reads 0 on every link
-        "peer_link": int(port) if port is not None and bus_id is not None and not _hidden(bus_id) else None,
+        "peer_link": int(port) if port is not None and bus_id is not None else None,
         "version": LINK_VERSIONS.get(version) if version is not None else None,
         "speed_bytes_per_s": int(speed_mb_per_s * MEGA) if known_speed else None,
     }
@@ -119,6 +119,14 @@ def _read_far_end(device: Device, index: int) -> tuple[str | None, str | None]:
     kind = REMOTE_KINDS.get(_ask(device, "nvmlDeviceGetNvLinkRemoteDeviceType", index))
     spelled = text_or_none(remote.busId) if remote is not None else None
     return kind or ("switch" if spelled is not None and _hidden(spelled) else None), spelled
+
+
+def _drop_untold_ports(links: list[Facts]) -> None:
+    """Where the product doesn't tell ports, all read 0: no two links end at the same one."""
+    ends = [(link["peer_pci_bus_id"], link["peer_link"]) for link in links]
+    for link, end in zip(links, ends, strict=True):
+        if ends.count(end) > 1:
+            link["peer_link"] = None
 
 
 def _hidden(bus_id: str) -> bool:

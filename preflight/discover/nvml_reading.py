@@ -55,7 +55,8 @@ def _spelled_link(link: Link, spellings: dict[str | None, str | None]) -> Link:
         return link
     if told not in spellings:
         spellings[told] = pci_bus_id(told)
-    return msgspec.structs.replace(link, peer_pci_bus_id=spellings[told])
+    bus_id = spellings[told]
+    return msgspec.structs.replace(link, peer_pci_bus_id=bus_id, peer_link=link.peer_link if bus_id else None)
 
 
 def _with_nvlinks(gpu: Gpu, by_index: dict[int, Gpu]) -> Gpu:

@@ -52,15 +52,18 @@ def test_an_hgx_board_has_nv18_between_all_pairs_though_no_link_names_a_gpu(monk
     assert gpu.links[0] == Link(
         index=0,
         active=True,
+        state="active",
         peer_kind="switch",
         peer_pci_bus_id="0000:c0:00.0",
         version="4.0",
         speed_bytes_per_s=26_562_000_000,
+        counters={"replay": 0, "recovery": 0, "crc": 0},
     )
 
 
 def test_versions_are_read_from_the_system(monkeypatch):
     reading = read(monkeypatch, h100_sxm(1))
+    assert reading.confidential_compute is False
     assert (reading.driver_version, reading.cuda_version, reading.nvml_version) == ("550.54.15", "12.4", "12.550.54.15")
 
 
@@ -215,6 +218,13 @@ def test_a_library_that_counts_absurdly_is_not_believed(monkeypatch):
     reading = read(monkeypatch, [], count=2**31)
     assert reading.gpus is None
     assert "2147483648" in reading.note
+
+
+@pytest.mark.parametrize(("told", "confidential"), [(1, True), (0, False), (None, None)])
+def test_confidential_computing_is_told_or_unknown(monkeypatch, told, confidential):
+    reading = read(monkeypatch, h100_sxm(1), confidential=told)
+    assert reading.confidential_compute is confidential
+    assert reading.problems == ()
 
 
 def test_a_library_that_cannot_count_gives_a_reason(monkeypatch):

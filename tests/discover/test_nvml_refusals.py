@@ -1,0 +1,223 @@
+"""Whatever NVML refuses costs the fact that was asked for, says why, and costs nothing else."""
+
+import json
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from preflight.discover.nvml import read_facts, read_gpus
+from preflight.discover.nvml_reading import NvmlReading, decode
+from preflight.model import Fabric, Gpu, GpuPeer, Link, from_json, to_json
+from tests.fakes import _DEVICE as FUNCTIONS
+from tests.fakes import (
+    FakeGpu,
+    FakeLink,
+    FakeNvml,
+    FakeProcess,
+    a100_pcie_bridged,
+    a100_pcie_unbridged,
+    a100_sxm,
+    b200_sxm,
+    gb200_tray,
+    geforce,
+    h100_sxm,
+    lost,
+    v100_sxm,
+    with_mig,
+)
+
+MACHINES = {
+    "h100": h100_sxm(2),
+    "busy": [replace(gpu, processes=(FakeProcess(1, 2),)) for gpu in h100_sxm(2)],
+    "a100": a100_sxm(2),
+    "b200": b200_sxm(2),
+    "gb200": gb200_tray(),
+    "v100": v100_sxm(),
+    "bridged": a100_pcie_bridged(),
+    "unbridged": a100_pcie_unbridged(),
+    "geforce": geforce(),
+    "mig": [with_mig(gpu) for gpu in h100_sxm(2)],
+    "lost": [*h100_sxm(1), lost(h100_sxm(2)[1])],
+    "nothing": [FakeGpu()],
+}
+# what fails when a function does; the others concern parts of links and pairs, or have another way to be told
+FACTS = {
+    "nvmlDeviceGetUUID": "uuid",
+    "nvmlDeviceGetName": "name",
+    "nvmlDeviceGetPciInfo_v3": "pci_bus_id",
+    "nvmlDeviceGetSerial": "serial",
+    "nvmlDeviceGetMinorNumber": "minor_number",
+    "nvmlDeviceGetModuleId": "module_id",
+    "nvmlDeviceGetVbiosVersion": "vbios_version",
+    "nvmlDeviceGetInforomImageVersion": "inforom_version",
+    "nvmlDeviceGetGspFirmwareVersion": "gsp_version",
+    "nvmlDeviceGetMigMode": "mig_enabled",
+    "nvmlDeviceGetEccMode": "ecc_enabled",
+    "nvmlDeviceGetPersistenceMode": "persistence",
+    "nvmlDeviceGetCpuAffinity": "cpus",
+    "nvmlDeviceGetMemoryAffinity": "numa_node",
+    "nvmlDeviceGetNumaNodeId": "own_numa_node",
+    "nvmlDeviceGetRemappedRows": "row_remap",
+    "nvmlDeviceGetComputeRunningProcesses_v3": "processes",
+}
+HEALTHY = h100_sxm(2)
+
+
+def read(monkeypatch, gpus, **library):
+    FakeNvml(gpus, **library).install(monkeypatch)
+    return read_gpus()
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_all_that_the_child_says_are_fields_of_nouns(monkeypatch, machine):
+    """Plain data becomes nouns by the names of its keys: a misspelt one would be lost in silence."""
+    FakeNvml(MACHINES[machine]).install(monkeypatch)
+    facts = read_facts()
+    strict = msgspec.json.decode(json.dumps(facts), type=NvmlReading)
+    assert set(facts) <= set(NvmlReading.__struct_fields__)
+    for gpu, noun in zip(facts["gpus"], strict.gpus, strict=True):
+        assert set(gpu) <= set(Gpu.__struct_fields__)
+        for link in gpu.get("links") or ():
+            assert set(link) <= set(Link.__struct_fields__)
+        for peer in gpu["peers"]:
+            assert set(peer) <= set(GpuPeer.__struct_fields__)
+        for name in ("ecc", "row_remap", "retired_pages", "clocks", "power", "temperature", "pcie", "fabric"):
+            part = gpu.get(name)
+            assert part is None or set(part) <= set(getattr(noun, name).__struct_fields__)
+        assert set(gpu["unsupported"]) <= set(Gpu.__struct_fields__)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_the_child_writes_is_what_is_read_in_process(monkeypatch, machine):
+    FakeNvml(MACHINES[machine]).install(monkeypatch)
+    reading = read_gpus()
+    assert decode(json.dumps(read_facts()).encode()) == reading
+    assert from_json(to_json(reading), NvmlReading) == reading
+
+
+@pytest.mark.parametrize("code", [2, 3, 4, 15, 12345])
+@pytest.mark.parametrize("function", sorted(FUNCTIONS))
+def test_any_refusal_of_any_call_by_one_gpu_costs_the_other_nothing(monkeypatch, function, code):
+    untouched = read(monkeypatch, HEALTHY).gpus[0]
+    sick = replace(HEALTHY[1], errors={function: code})
+    good, bad = read(monkeypatch, [HEALTHY[0], sick]).gpus
+    # what the pair has in common may go with the sick one
+    assert msgspec.structs.replace(good, peers=()) == msgspec.structs.replace(untouched, peers=())
+    assert {problem.field for problem in bad.problems} <= {None, *Gpu.__struct_fields__}
+    if code in (15, 16):
+        assert len(bad.problems) <= 1  # asked once and no more
+
+
+@pytest.mark.parametrize(("function", "field"), FACTS.items())
+@pytest.mark.parametrize(
+    ("code", "kind"), [(3, "unsupported"), (13, "unsupported"), (4, "not allowed"), (999, "failed")]
+)
+def test_a_refused_fact_says_why_it_is_unknown(monkeypatch, function, field, code, kind):
+    gpu = replace(HEALTHY[0], errors={function: code})
+    (read_gpu,) = read(monkeypatch, [gpu]).gpus
+    assert getattr(read_gpu, field) is None
+    assert read_gpu.why_unknown(field).kind == kind
+    assert read_gpu.memory_bytes == HEALTHY[0].memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("prefix", "field"),
+    [
+        (("nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetSramEccErrorStatus"), "ecc"),
+        (("nvmlDeviceGetPowerUsage", "nvmlDeviceGetPowerManagement", "nvmlDeviceGetEnforcedPowerLimit"), "power"),
+        (
+            ("nvmlDeviceGetCurrPcie", "nvmlDeviceGetMaxPcie", "nvmlDeviceGetGpuMaxPcie", "nvmlDeviceGetPcieReplay"),
+            "pcie",
+        ),
+    ],
+)
+def test_a_part_of_which_nothing_is_told_is_unknown_as_a_whole(monkeypatch, prefix, field):
+    functions = [name for name in FUNCTIONS if name.startswith(prefix)]
+    (gpu,) = read(monkeypatch, [replace(HEALTHY[0], errors=dict.fromkeys(functions, 3))]).gpus
+    assert getattr(gpu, field) is None
+    assert field in gpu.unsupported
+    (gpu,) = read(monkeypatch, [replace(HEALTHY[0], errors=dict.fromkeys(functions, 4))]).gpus
+    assert getattr(gpu, field) is None
+    assert gpu.why_unknown(field).kind == "not allowed"
+
+
+def test_a_part_of_which_something_is_told_is_not_called_unsupported(monkeypatch):
+    (gpu,) = read(monkeypatch, [replace(HEALTHY[0], errors={"nvmlDeviceGetPowerUsage": 3})]).gpus
+    assert (gpu.power.draw_w, gpu.power.limit_w) == (None, 700.0)
+    assert "power" not in gpu.unsupported
+
+
+def test_a_field_that_may_not_be_read_is_a_problem_of_its_fact(monkeypatch):
+    (gpu,) = read(monkeypatch, [replace(HEALTHY[0], field_errors={230: 4})]).gpus
+    assert gpu.recovery_action is None
+    assert gpu.why_unknown("recovery_action").kind == "not allowed"
+    (gpu,) = read(monkeypatch, [replace(HEALTHY[0], field_errors={230: 2})]).gpus  # an older driver knows no such field
+    assert gpu.why_unknown("recovery_action").kind == "unsupported"
+
+
+def test_a_gpu_that_needs_a_reset_answers_nothing_more(monkeypatch):
+    gpu = replace(HEALTHY[1], errors={"nvmlDeviceGetTotalEccErrors": 16})
+    nvml = FakeNvml([HEALTHY[0], gpu]).install(monkeypatch)
+    good, bad = read_gpus().gpus
+    assert (bad.uuid, bad.ecc, bad.row_remap, bad.clocks) == ("GPU-h100-1", None, None, None)
+    assert [problem.field for problem in bad.problems] == [None]
+    assert nvml.calls.count("nvmlDeviceGetRemappedRows") == 1
+    assert bad.peers[0].p2p == {}
+    assert good.peers[0].ancestor is None
+    assert good.problems == ()
+
+
+def test_a_name_with_broken_letters_is_still_a_name(monkeypatch):
+    nvml = FakeNvml([HEALTHY[0]]).install(monkeypatch)
+    nvml.gpus = [replace(HEALTHY[0], name=BrokenName("NVIDIA \udcff H100"))]
+    (gpu,) = read_gpus().gpus
+    assert gpu.name == "NVIDIA \N{REPLACEMENT CHARACTER} H100"
+
+
+class BrokenName(str):
+    """Text whose bytes are no UTF-8."""
+
+    __slots__ = ()
+
+    def encode(self):
+        return str.encode(self, "utf-8", "surrogateescape")
+
+
+def test_one_refused_question_leaves_one_problem_however_often_it_is_asked(monkeypatch):
+    (gpu,) = read(monkeypatch, [replace(HEALTHY[0], errors={"nvmlDeviceGetTotalEccErrors": 4})]).gpus
+    assert [problem.field for problem in gpu.problems] == ["ecc"]
+    assert gpu.ecc.sram_threshold_exceeded is False
+
+
+def test_links_that_the_driver_counts_otherwise_are_a_problem_that_says_both_numbers(monkeypatch):
+    links = (FakeLink(active=False), *(FakeLink(counters={147: 18}),) * 17)
+    (gpu,) = read(monkeypatch, [replace(HEALTHY[0], links=links)]).gpus
+    assert gpu.problems == ()  # a fake without that field
+    monkeypatch.setattr("tests.fakes._gpu_field", lambda gpu, number: {91: 18, 147: 18}.get(number))
+    (gpu,) = read(monkeypatch, [replace(HEALTHY[0], links=links)]).gpus
+    assert [problem.field for problem in gpu.problems] == ["links"]
+    assert "18 links" in gpu.problems[0].text
+    assert "17 links" in gpu.problems[0].text
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(3, "unsupported"), (13, "unsupported"), (4, "not allowed"), (999, "failed")]
+)
+def test_a_refused_registration_says_why_it_is_unknown(monkeypatch, code, kind):
+    errors = dict.fromkeys(("nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo"), code)
+    (gpu,) = read(monkeypatch, [replace(HEALTHY[0], errors=errors)]).gpus
+    assert gpu.fabric is None
+    assert gpu.why_unknown("fabric").kind == kind
+
+
+def test_a_fabric_state_that_we_do_not_know_is_a_problem(monkeypatch):
+    (gpu,) = read(monkeypatch, [replace(HEALTHY[0], fabric=(9, 0, bytes(16), 0))]).gpus
+    assert gpu.fabric is None
+    assert gpu.why_unknown("fabric").kind == "failed"
+
+
+def test_a_fabric_that_says_not_supported_is_told_as_such(monkeypatch):
+    (gpu,) = read(monkeypatch, [replace(HEALTHY[0], fabric=(0, 0, bytes(16), 0), fabric_health=(0, 0))]).gpus
+    assert gpu.fabric == Fabric(state="not supported", health_mask=0)
+    assert gpu.problems == ()
