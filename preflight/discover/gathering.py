@@ -48,6 +48,10 @@ class Gathering:
         self.problems.append(Problem(source=source, text=text, field=field))
         return otherwise
 
+    def allow(self, more_s: float) -> None:
+        """Let what is still to be asked take so long from now on, whatever the time."""
+        self._ends_at = max(self._ends_at, time.monotonic() + more_s)
+
     def close(self) -> None:
         """End the thread, if it isn't left behind already."""
         if self._worker is not None:

@@ -20,6 +20,7 @@ from preflight.model import Gpu, Node, Problem
 from preflight.model.rails import fill_nics
 
 NO_DRIVER = "no NVIDIA driver"
+AFTER_S = 2.0  # for a few small files that are named by what NVML said, when it took all the time
 
 
 def discover_node(
@@ -33,8 +34,8 @@ def discover_node(
     """Everything that can be found out here. Never raises for a broken driver, card or file: the node then says so in `gpu_note` and `problems`.
 
     `name`: what the launcher or scheduler calls this node, the host name if None. `root`: where /proc, /sys, /dev, /etc and /usr are found
-    (a recorded tree, or a host's tree mounted in a container). `deadline_s`: limit for NVML and for everything else, which is read meanwhile, in seconds; two
-    more for killing the former. `environ`: the variables of the job or of this process; if None those of this process, and none below another root, which
+    (a recorded tree, or a host's tree mounted in a container). `deadline_s`: limit for NVML and for everything else, which is read meanwhile, in seconds; a few
+    more for killing the former and for what depends on it. `environ`: the variables of the job or of this process; if None those of this process, and none below another root, which
     is another system's. `meanwhile`: work of the caller to be done while NVML answers; what it raises is passed on.
     """
     taken_at_s = time.time()
@@ -46,6 +47,7 @@ def discover_node(
         if meanwhile is not None:
             meanwhile()
         reading = run.result()
+        gathering.allow(AFTER_S)
         name = name or around.host.hostname or os.uname().nodename
         gpus, note = explain_gpus(reading, around.on_bus, driver_folder=around.driver_folder)
         if gpus:
