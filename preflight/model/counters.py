@@ -8,7 +8,8 @@ Names of NVLink counters (`Link.counters`), with the NVML fields that they come 
 (212), "recovery_ok" (213), "recovery_failed" (214), "recovery_events" (215), "effective_errors" (219), "symbol_errors" (221). Ports of HCAs keep the kernel's names.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from preflight.model.gpu import Gpu
@@ -166,31 +167,43 @@ def saturated(counter: Counter, value: int) -> bool:
     return value in {CEILINGS.get(counter.name, _CEILING_OF_OTHERS), _CEILING_OF_OTHERS}
 
 
+def held_down_by_fault(reason: str) -> bool:
+    """Whether a throttle reason is hardware's own: heat, the power brake, or a draw that is too high. Idle, power caps and locked clocks are normal."""
+    return reason.startswith("hw ") or "thermal" in reason or "brake" in reason
+
+
+def half_of_others(values: Sequence[int], own: int) -> int:
+    """What half of the other counters have at most, `values` being all of them in order, `own` among them. 0 if there are no others."""
+    if len(values) < 2:
+        return 0
+    middle = (len(values) - 2) // 2
+    return values[middle + 1] if bisect_left(values, own) <= middle else values[middle]
+
+
 def compare(before: Node, after: Node) -> Compared:
     """What became of each counter that either snapshot has.
 
-    Counters start over with the node and with the driver: `restarted` says so, and then only those that the boards keep for life are compared. If one counter of a
-    GPU or port went backwards, all of that GPU or port count as reset.
+    Counters start over with the node and with the driver: `restarted` says so, and then only those that the boards keep for life are compared; none if the
+    snapshots are in the wrong order. If one counter of a GPU or port went backwards, all of that GPU or port count as reset.
     """
     seconds = None
     if before.taken_at_s is not None and after.taken_at_s is not None:
         seconds = after.taken_at_s - before.taken_at_s
-    restarted = _why_restarted(before, after, seconds)
+    backwards = seconds is not None and seconds <= 0
+    restarted = "the earlier snapshot is not earlier than this one" if backwards else _why_restarted(before, after)
     old, new = counters_of(before), counters_of(after)
     pairs = {counter: (old.get(counter), new.get(counter)) for counter in {**old, **new}}
     reset = {_group(counter) for counter, pair in pairs.items() if _went_back(counter, *pair)}
-    growths = tuple(
-        _growth(
-            counter, was, now, reset=counter.name not in _LIFELONG and (bool(restarted) or _group(counter) in reset)
-        )
-        for counter, (was, now) in pairs.items()
-    )
+    started_over = {
+        counter
+        for counter in pairs
+        if backwards or (counter.name not in _LIFELONG and (restarted or _group(counter) in reset))
+    }
+    growths = tuple(_growth(counter, *pair, reset=counter in started_over) for counter, pair in pairs.items())
     return Compared(seconds=seconds, restarted=restarted, growths=growths)
 
 
-def _why_restarted(before: Node, after: Node, seconds: float | None) -> str | None:
-    if seconds is not None and seconds <= 0:
-        return "the earlier snapshot is not earlier than this one"
+def _why_restarted(before: Node, after: Node) -> str | None:
     if before.boot_id and after.boot_id and before.boot_id != after.boot_id:
         return "the node was rebooted between the two snapshots"
     if before.driver_version and after.driver_version and before.driver_version != after.driver_version:

@@ -121,7 +121,8 @@ def _node_findings(
     for gpu, fault in found.faults:
         yield fault_finding(check, node, gpu, fault)
     for fault, gpus in found.shared.items():
-        yield _finding(check, gpus_subject(node, gpus), fault, fault.part)
+        subject = gpu_name(node, gpus[0]) if len(gpus) == 1 else gpus_subject(node, gpus)
+        yield _finding(check, subject, fault, fault.part)
     for text, gpus in found.unknown.items():
         unknown = Fault(Verdict.UNKNOWN, text, expected)
         yield _finding(check, gpus_subject(node, gpus), unknown, None)

@@ -1,51 +1,48 @@
-"""Cases of checks that look at nodes alone: evidence of nodes, and the findings of one check about it."""
+"""Nodes for tests of checks that look at the health of GPUs and ports."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
-from preflight.judge.run import run_checks
-from preflight.model import Check, Evidence, Finding, Hca, Inventory, Node, Port, Verdict
-
-GBIT = 10**9 // 8  # bytes per second
+from preflight.model import Check, Evidence, Finding, Gpu, Inventory, Node, Part, Settings, Verdict
+from tests.builders import make_gpu
 
 
-def evidence_of(*nodes: Node, **others: Any) -> Evidence:
-    """What was found on these nodes, and nothing else."""
-    return Evidence(inventory=Inventory(nodes=nodes), **others)
+def node_with(*facts: Any, field: str, name: str = "node1", taken_at_s: float | None = 0.0, **others: Any) -> Node:
+    """A node with one GPU for each value of the fact; `others`: further facts of all GPUs."""
+    gpus = tuple(make_gpu(name, index, **{**others, field: fact}) for index, fact in enumerate(facts))
+    return Node(name=name, gpus=gpus, hcas=(), taken_at_s=taken_at_s)
 
 
-def findings_of(check: Check, *nodes: Node, **others: Any) -> tuple[Finding, ...]:
-    """What the harness makes of a check on these nodes, worst first."""
-    return run_checks([check], evidence_of(*nodes, **others))[0]
+def judged(
+    check: Check, *nodes: Node, before: Iterable[Node] | None = None, cpu_declared: bool = False, **facts: Any
+) -> list[Finding]:
+    """What the check says of these nodes."""
+    evidence = Evidence(
+        settings=Settings(cpu_declared=cpu_declared),
+        inventory=Inventory(nodes=nodes),
+        before=None if before is None else Inventory(nodes=tuple(before)),
+        **facts,
+    )
+    return list(check.judge(evidence))
 
 
-def only(check: Check, *nodes: Node, **others: Any) -> Finding:
-    """The single finding of a check on these nodes."""
-    (finding,) = findings_of(check, *nodes, **others)
+def verdicts(findings: Iterable[Finding]) -> list[tuple[str, Verdict]]:
+    """Subject and verdict of each."""
+    return [(finding.subject, finding.verdict) for finding in findings]
+
+
+def only(findings: list[Finding], verdict: Verdict) -> Finding:
+    """The one finding of that verdict."""
+    (finding,) = [finding for finding in findings if finding.verdict is verdict]
     return finding
 
 
-def verdicts(findings: Sequence[Finding]) -> list[Verdict]:
-    """Their verdicts in order."""
-    return [finding.verdict for finding in findings]
+def blamed(finding: Finding) -> Part:
+    """What is blamed; the test fails if nothing is."""
+    assert finding.blames is not None
+    return finding.blames
 
 
-def make_port(**changes: Any) -> Port:
-    """An active InfiniBand port of 400 Gbit/s."""
-    facts: dict[str, Any] = {
-        "number": 1,
-        "state": "active",
-        "physical_state": "LinkUp",
-        "rate_bytes_per_s": 400 * GBIT,
-        "width": 4,
-        "link_layer": "InfiniBand",
-        "lid": 7,
-        "sm_lid": 1,
-        "pkeys": (0xFFFF,),
-    }
-    return Port(**{**facts, **changes})
-
-
-def make_hca(name: str = "mlx5_0", *, port: Port | None = None, **changes: Any) -> Hca:
-    """An HCA with one healthy port."""
-    return Hca(name=name, **{"driver": "mlx5_core", "ports": (port or make_port(),), **changes})
+def lost_gpu(index: int = 0) -> Gpu:
+    """A GPU that could not be opened."""
+    return Gpu(index=index)

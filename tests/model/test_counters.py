@@ -5,7 +5,18 @@ from typing import Any
 import pytest
 
 from preflight.model import Clocks, Ecc, Gpu, Hca, Link, Node, PcieLink, Port
-from preflight.model.counters import CEILINGS, LINK_COUNTERS, Counter, Growth, compare, counters_of, owner_of, saturated
+from preflight.model.counters import (
+    CEILINGS,
+    LINK_COUNTERS,
+    Counter,
+    Growth,
+    compare,
+    counters_of,
+    half_of_others,
+    held_down_by_fault,
+    owner_of,
+    saturated,
+)
 from tests.builders import make_gpu
 
 RECOVERY = Counter("GPU-node1-0", "link 14", "recovery")
@@ -162,3 +173,36 @@ def test_ceilings_are_those_of_the_specification_and_all_link_counters_have_a_me
     }
     assert LINK_COUNTERS["received_remote_errors"] == "normal"
     assert LINK_COUNTERS["recovery_failed"] == "failed"
+
+
+def test_snapshots_in_the_wrong_order_compare_not_even_lifelong_counters():
+    before = node(gpu(0, ecc=Ecc(uncorrected_aggregate=4)), at=100.0)
+    after = node(gpu(0, ecc=Ecc(uncorrected_aggregate=4)), at=50.0)
+    assert {growth.state for growth in compare(before, after).growths} == {"reset"}
+
+
+@pytest.mark.parametrize(
+    ("values", "own", "half"),
+    [
+        ([505], 505, 0),
+        ([0, 505], 505, 0),
+        ([0, 505], 0, 505),
+        ([1, 2, 3], 3, 1),
+        ([1, 2, 3, 4], 4, 2),
+        ([7, 7, 7], 7, 7),
+    ],
+)
+def test_a_value_is_held_against_the_half_of_the_others(values, own, half):
+    assert half_of_others(values, own) == half
+
+
+@pytest.mark.parametrize(
+    "reason", ["hw slowdown", "hw thermal slowdown", "sw thermal slowdown", "hw power brake slowdown"]
+)
+def test_slowdown_by_hardware_or_heat_is_a_fault(reason):
+    assert held_down_by_fault(reason)
+
+
+@pytest.mark.parametrize("reason", ["idle", "sw power cap", "applications clocks setting", "sync boost", "display"])
+def test_idle_caps_and_locked_clocks_are_normal(reason):
+    assert not held_down_by_fault(reason)

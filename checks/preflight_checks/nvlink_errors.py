@@ -1,0 +1,125 @@
+"""No NVLink shows far more errors than the others do.
+
+Counters of a link run since the driver was loaded. A few repaired errors are life; one link that stands out is a cable, a connector or a GPU that is going: of 5760 links one had
+505 recoveries while all others had none, and five days later it failed and took 16 nodes down (marin issues 8934 and 9086). If an earlier snapshot shows that nothing
+was added for `quiet_s`, the errors are history; growth is judged by `counter_growth`. Errors that a part before the link had marked are not held against it.
+Source: marin (above); imbue's health checks warn at 5 (`events`); meaning of the counters: nvml.h, in `model/counters.py`. `times_others` and `quiet_s` are ours.
+"""
+
+from collections.abc import Iterator
+
+from preflight.model import Check, Evidence, Finding, Gpu, Link, Node, Part, Verdict
+from preflight.model.counters import LINK_COUNTERS, Counter, compare, half_of_others, owner_of
+from preflight.model.per_gpu import Fault, gpu_name, judge_gpus
+
+NAME = "nvlink_errors"
+LIMITS = {"events": 5.0, "failures": 1.0, "times_others": 10.0, "quiet_s": 3600.0}
+_GOOD = "no NVLink stands out with errors"
+
+
+def judge(evidence: Evidence) -> Iterator[Finding]:
+    """One warning for each GPU with such links. It names the link, which has two ends, and never the GPUs at the far end."""
+    limits = evidence.limits(NAME, LIMITS)
+    everything = _all_values(evidence)
+    quiet = _quiet(evidence, limits["quiet_s"])
+
+    def fault(node: Node, gpu: Gpu, links: tuple[Link, ...]) -> Fault | None:
+        counted = [link for link in links if any(name in LINK_COUNTERS for name in link.counters)]
+        if not counted:
+            return _no_counters(gpu, links)
+        bad = {link.index: text for link in counted if (text := _stands_out(gpu, link, limits, everything, quiet))}
+        if not bad:
+            return None
+        name = gpu_name(node, gpu)
+        one = len(bad) == 1
+        return Fault(
+            Verdict.WARN,
+            "since the driver was loaded: " + "; ".join(f"link {index}: {text}" for index, text in bad.items()),
+            f"no link with {limits['events']:.0f} errors and {limits['times_others']:.0f} times what links usually have",
+            f"take two snapshots some minutes apart under load (preflight node --since): if it grows, drain {node.name}, reseat or replace what "
+            f"{'that link' if one else 'those links'} of GPU {gpu.index} go through",
+            part=Part(kind="link", name=f"{name} link {next(iter(bad))}", confidence="likely")
+            if one
+            else Part(kind="gpu", name=name, confidence="possible"),
+        )
+
+    yield from judge_gpus(
+        NAME, evidence, "links", fault, good=_GOOD, expected="no link that stands out", note=_note, unless=_no_links
+    )
+
+
+def _no_links(gpu: Gpu) -> str | None:
+    return "this product has no NVLink" if gpu.links == () else None
+
+
+def _note(_gpu: Gpu, links: tuple[Link, ...]) -> str | None:
+    total = sum(
+        value
+        for link in links
+        for name, value in link.counters.items()
+        if LINK_COUNTERS.get(name, "normal") != "normal"
+    )
+    return f"{total} errors on its links since the driver was loaded" if total else None
+
+
+def _no_counters(gpu: Gpu, links: tuple[Link, ...]) -> Fault:
+    if any(link.active for link in links):
+        missing = gpu.why_unknown("counters")
+        if missing.kind == "unsupported":
+            return Fault(Verdict.SKIP, "this product or driver counts no NVLink errors")
+        return Fault(Verdict.UNKNOWN, f"NVLink error counters unknown: {missing.text}")
+    return Fault(Verdict.SKIP, "no active NVLink")
+
+
+def _all_values(evidence: Evidence) -> dict[tuple[str | None, str], list[int]]:
+    """Product and counter -> the values of all links, in order."""
+    values: dict[tuple[str | None, str], list[int]] = {}
+    for node in evidence.health or ():
+        for gpu in node.open_gpus:
+            for link in gpu.links or ():
+                for name, value in link.counters.items():
+                    values.setdefault((gpu.name, name), []).append(value)
+    return {key: sorted(numbers) for key, numbers in values.items()}
+
+
+def _quiet(evidence: Evidence, quiet_s: float) -> set[Counter]:
+    """Counters that an earlier snapshot shows not to have grown for so long."""
+    quiet: set[Counter] = set()
+    for node in evidence.health or ():
+        before = evidence.before.node(node.name) if evidence.before else None
+        compared = compare(before, node) if before else None
+        if compared and compared.seconds is not None and compared.seconds >= quiet_s:
+            quiet |= {growth.counter for growth in compared.growths if growth.delta == 0}
+    return quiet
+
+
+def _stands_out(
+    gpu: Gpu,
+    link: Link,
+    limits: dict[str, float],
+    everything: dict[tuple[str | None, str], list[int]],
+    quiet: set[Counter],
+) -> str:
+    bad = []
+    for name, value in link.counters.items():
+        meaning = LINK_COUNTERS.get(name, "normal")
+        if meaning == "normal" or Counter(owner_of(gpu), f"link {link.index}", name) in quiet:
+            continue
+        enough = limits["failures"] if meaning == "failed" else limits["events"]
+        others = half_of_others(everything[gpu.name, name], value)
+        if value >= enough and value >= limits["times_others"] * others:
+            bad.append(f"{name} {value} (half of all other links: {others} or less)")
+    return ", ".join(bad)
+
+
+CHECK = Check(
+    name=NAME,
+    claim="No NVLink shows far more errors than the others do.",
+    why="A link that repairs itself again and again fails days later, and takes every node of its NVLink domain with it.",
+    source="marin issues 8934 and 9086; imbue's health checks (5 errors); nvml.h; the comparison with other links is our own choice.",
+    remedy="See with two snapshots whether it grows; if so drain the node and have link and GPU looked at.",
+    uses=("health",),
+    judge=judge,
+    need="advisory",
+    limits=LIMITS,
+)
