@@ -82,7 +82,7 @@ def meaning(text: str, names: Names) -> Meaning:
         if wanted in (known.casefold() for known in (profile, *products, *aliases)):
             return Meaning((profile,))
     asked = words(text)
-    if not any(re.search(r"\d", word) and not word.endswith("gb") for word in asked):
+    if not _own(asked):
         return Meaning(())
     found = tuple(profile for profile in names if _bears(asked, _words_of(profile, names)))
     others = tuple(profile for profile in found if asked >= _CARD & _words_of(profile, names))
@@ -93,7 +93,7 @@ def meaning(text: str, names: Names) -> Meaning:
 
 def related(text: str, names: Names) -> list[str]:
     """Profiles that share the product's own word with a text: "A100" for "NVIDIA A100 PCIE 96GB"."""
-    asked = {word for word in words(text) if re.search(r"[0-9]", word) and not re.fullmatch(r"\d+gb|sxm\d|nv\d+", word)}
+    asked = _own(words(text))
     return [profile for profile in names if asked & words(profile)]
 
 
@@ -102,6 +102,11 @@ def words(text: str) -> set[str]:
     plain = re.sub(r"\([^)]*\)", " ", text.casefold())
     plain = re.sub(r"(\d+)\s*(?:gib|gb|g)\b", r"\1gb", plain)
     return {_SAME.get(word, word) for word in re.findall(r"[a-z0-9]+", plain)} - _EMPTY
+
+
+def _own(found: set[str]) -> set[str]:
+    """Those words that are a product's own: not a size, a socket or a number of links."""
+    return {word for word in found if re.search(r"\d", word) and not re.fullmatch(r"\d+gb|sxm\d|nv\d+", word)}
 
 
 def _words_of(profile: str, names: Names) -> set[str]:

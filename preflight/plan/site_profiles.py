@@ -32,7 +32,10 @@ def to_profile(source: str, document: dict[str, Any]) -> Profile:
         profile = msgspec.convert(document, Profile)
     except msgspec.ValidationError as error:
         problem, _, where = str(error).partition(" - at `$")
-        raise ConfigError(source, f"is not a profile: {problem}", key=where.strip("`.") or None) from error
+        remedy = 'write it as a table: {value = ..., source = "where it comes from"}' if "`object" in problem else None
+        raise ConfigError(
+            source, f"is not a profile: {problem}", key=where.strip("`.") or None, remedy=remedy
+        ) from error
     for key, value in _leaves(document, ""):
         wrong = isinstance(value, float) and not math.isfinite(value)
         if wrong or (isinstance(value, (int, float)) and value < 0):

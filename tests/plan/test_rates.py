@@ -32,10 +32,7 @@ def test_large_matrix_products_run_at_the_measured_rate_or_a_share_of_peak():
 
 
 @pytest.mark.parametrize("profile", list(all_profiles()), ids=lambda profile: profile.name)
-def test_every_profile_tells_peak_memory_and_gpus_per_node_with_sources(profile):
-    assert profile.gpus_per_node in {4, 8}
-    assert profile.memory_bytes_per_s is not None
-    assert {"bf16", "fp16"} <= set(profile.peak_flops)
+def test_every_rate_of_a_profile_is_plausible_and_has_a_source(profile):
     for precision, matmul in profile.matmul_flops.items():
         assert 0.5 * profile.peak_flops[precision].value < matmul.value < profile.peak_flops[precision].value
     every = [
@@ -46,3 +43,26 @@ def test_every_profile_tells_peak_memory_and_gpus_per_node_with_sources(profile)
     ]
     for expected in every:
         assert expected is None or (expected.value > 0 and len(expected.source) > 10)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "A100-40GB",
+        "A100-80GB",
+        "A800-80GB",
+        "B200-180GB",
+        "GB200-186GB",
+        "H100-80GB",
+        "H20-96GB",
+        "H200-141GB",
+        "H800-80GB",
+    ],
+)
+def test_the_machines_that_jobs_are_planned_for_tell_all_that_an_estimate_needs(name):
+    profile = find_profile(name)
+    assert profile is not None
+    assert profile.gpus_per_node in {4, 8}
+    assert profile.memory_bytes_per_s is not None
+    assert profile.nvlink_bytes_per_s is not None
+    assert {"bf16", "fp16"} <= set(profile.peak_flops)
