@@ -1,0 +1,191 @@
+"""The HCAs that carry the job's traffic have a link, of the same speed.
+
+Only those: which HCAs are a GPU's own is derived from PCIe places (preflight/model/rails.py), so that storage, management and unused ports that are down are no fault. What a
+down port prints as its rate is a placeholder and is not judged. A port in Polling sees no partner: cable, transceiver or the switch's port.
+
+Source: leptonai/gpud pull requests 482 and 752 (seven of eight ports, the eighth in Polling at "10 Gb/s"), 308 (an empty listing is not healthy), issues 989 (12 ports, 4 down, 8 needed: no
+fault) and 371, 383 (a rate guessed from the GPU's name is wrong: peers are the reference); states: InfiniBand specification, PortInfo.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from preflight.model import Check, Evidence, Finding, Hca, Node, Part, Port, Verdict
+from preflight.model.rails import rails
+from preflight.model.units import GIGA
+
+NAME = "hca_ports"
+# 0: as many as the GPUs' own HCAs. A site whose machines must have eight says 8.
+LIMITS = {"ports_needed": 0.0}
+
+_WHY = {
+    "Polling": "it sees no partner: cable, transceiver or the switch's port",
+    "Disabled": "it is switched off",
+    "Sleep": "it sleeps",
+    "LinkErrorRecovery": "its link recovers from errors again and again",
+    "PortConfigurationTraining": "its link is still training",
+}
+
+
+class _Carried(NamedTuple):
+    """An HCA that the job uses, and its best port; None: its ports are unknown."""
+
+    hca: Hca
+    port: Port | None
+
+
+def judge(evidence: Evidence) -> Iterator[Finding]:
+    """For each node with GPUs and HCAs: one finding for each port that is wrong, and one PASS for the others."""
+    needed = int(evidence.limits(NAME, LIMITS)["ports_needed"])
+    nodes = [node for node in evidence.health or () if node.gpus]
+    common = _commonest_rate([carried for node in nodes for carried in _carried(node)])
+    for node in nodes:
+        if node.hcas is None:
+            yield _unknown(node, "HCAs can't be read here")
+        elif node.hcas:
+            yield from _half_read(node)
+            yield from _judge_node(node, _carried(node), needed, common)
+        elif needed:
+            yield _too_few(node, 0, 0, needed)
+
+
+def _carried(node: Node) -> list[_Carried]:
+    if not node.hcas:
+        return []
+    found = rails(node)
+    names = {name for own in found.own.values() for name in own}
+    if not names:  # no HCA is close to a GPU: whichever isn't known to be for something else
+        names = {hca.name for hca in node.hcas} - set(found.not_rails)
+    return [_Carried(hca, _best(hca.ports)) for hca in node.hcas if hca.name in names]
+
+
+def _best(ports: Sequence[Port] | None) -> Port | None:
+    """A card of two ports is used through the one that is up."""
+    known = [port for port in ports or () if port.up is not None]
+    return max(known, key=lambda port: (bool(port.up), port.rate_bytes_per_s or 0), default=None)
+
+
+def _judge_node(node: Node, carried: list[_Carried], needed: int, common: int | None) -> Iterator[Finding]:
+    up = [item for item in carried if item.port is not None and item.port.up]
+    unknown = [item.hca.name for item in carried if item.port is None]
+    total = max(needed, len(carried))
+    expected = f"{total} ports up" + (f" at {_gbit(common)}" if common else "")
+    for item in carried:
+        if item.port is not None and not item.port.up:
+            yield _down(node, item.hca, item.port, f"{len(up)} of {total} ports up", expected)
+    slow = [item for item in up if item.port and common and (item.port.rate_bytes_per_s or common) < common]
+    for item in slow:
+        yield _slow(node, item, expected)
+    if unknown:
+        yield _unknown(node, f"state of {', '.join(unknown)} unknown")
+    if len(carried) < needed and len(up) == len(carried):
+        yield _too_few(node, len(up), len(carried), needed)
+    elif up and len(up) + len(unknown) == len(carried) and not slow:
+        rates = Counter(_gbit(item.port.rate_bytes_per_s) for item in up if item.port)
+        seen = ", ".join(f"{number} x {rate}" for rate, number in rates.items())
+        others = len(node.hcas or ()) - len(carried)
+        more = f"; {others} other HCAs are not the job's" if others else ""
+        unlike = len(rates) > 1 and common is None
+        yield Finding(
+            check=NAME,
+            subject=node.name,
+            verdict=Verdict.WARN if unlike else Verdict.PASS,
+            observed=f"{len(up)} of {total} ports up: {seen}{more}",
+            expected=f"{expected}, all at one rate" if unlike else expected,
+            remedy="look whether the slower ports are meant to be so: neither rate has a majority" if unlike else "",
+        )
+
+
+def _down(node: Node, hca: Hca, port: Port, tally: str, expected: str) -> Finding:
+    physical = port.physical_state or "unknown"
+    no_manager = port.state in ("init", "armed") and physical == "LinkUp"
+    why = "no subnet manager has set it up" if no_manager else _WHY.get(physical, "")
+    return Finding(
+        check=NAME,
+        subject=f"{node.name} {hca.name}",
+        verdict=Verdict.FAIL,
+        observed=f"port {port.number}: state {port.state}, physical state {physical}{f' ({why})' if why else ''}; {tally}",
+        expected=expected,
+        remedy="start the subnet manager, or ask why it doesn't reach this port"
+        if no_manager
+        else f"look at the cable and the switch port of {hca.name} (ibstat, mlxlink), or leave {node.name} out of the job",
+        blames=Part(kind="nic", name=f"{node.name} {hca.name}", confidence="possible" if no_manager else "likely"),
+    )
+
+
+def _slow(node: Node, item: _Carried, expected: str) -> Finding:
+    assert item.port is not None
+    width = f", {item.port.width} lanes" if item.port.width else ""
+    return Finding(
+        check=NAME,
+        subject=f"{node.name} {item.hca.name}",
+        verdict=Verdict.FAIL,
+        observed=f"port {item.port.number} is up at {_gbit(item.port.rate_bytes_per_s)}{width}",
+        expected=expected,
+        remedy=f"reseat the cable of {item.hca.name} and reset its port; a link that lost lanes comes back with a new cable",
+        blames=Part(kind="nic", name=f"{node.name} {item.hca.name}", confidence="likely"),
+    )
+
+
+def _too_few(node: Node, up: int, found: int, needed: int) -> Finding:
+    return Finding(
+        check=NAME,
+        subject=node.name,
+        verdict=Verdict.FAIL,
+        observed=f"{up} ports up of {found} that carry traffic of GPUs",
+        expected=f"{needed} ports up",
+        remedy=f"look for the missing HCAs of {node.name} (lspci), and at {NAME}.limits.ports_needed in the rules",
+        blames=Part(kind="node", name=node.name, confidence="likely"),
+    )
+
+
+def _unknown(node: Node, observed: str) -> Finding:
+    return Finding(
+        check=NAME,
+        subject=node.name,
+        verdict=Verdict.UNKNOWN,
+        observed=observed,
+        expected="the state of every port that carries traffic of GPUs",
+        remedy="run `ibstat` on the node",
+    )
+
+
+def _half_read(node: Node) -> Iterator[Finding]:
+    """Listing failed for some device: what was read of the others still counts."""
+    told = [p for p in node.problems if p.field in ("hcas", "ports") and not p.not_allowed]
+    if told:
+        text = "; ".join(f"{problem.source}: {problem.text}" for problem in told)
+        yield Finding(
+            check=NAME,
+            subject=node.name,
+            verdict=Verdict.WARN,
+            observed=f"not every HCA could be read: {text}",
+            expected="all HCAs that the system lists",
+            remedy="see the kernel log about that device (mlx5_core); the others were read",
+        )
+
+
+def _commonest_rate(carried: list[_Carried]) -> int | None:
+    """The rate that more than half of the ports have. None: there is none, or fewer than two ports are up."""
+    rates = Counter(
+        item.port.rate_bytes_per_s for item in carried if item.port and item.port.up and item.port.rate_bytes_per_s
+    )
+    total = sum(rates.values())
+    return next((rate for rate, number in rates.items() if total > 1 and 2 * number > total), None)
+
+
+def _gbit(rate_bytes_per_s: int | None) -> str:
+    return "an unknown rate" if rate_bytes_per_s is None else f"{rate_bytes_per_s * 8 / GIGA:g} Gbit/s"
+
+
+CHECK = Check(
+    name=NAME,
+    claim="The HCAs that carry the job's traffic have a link, of the same speed.",
+    why="A rail that is down stops the job or sends two GPUs' traffic over one port; the slowest port sets the pace of all.",
+    source="leptonai/gpud pull requests 482, 752, 308 and issues 989, 371, 383; InfiniBand specification, PortInfo",
+    remedy="cable, transceiver and switch port of the HCA that is named; the subnet manager where a port stays in init",
+    uses=("health",),
+    judge=judge,
+    limits=LIMITS,
+)

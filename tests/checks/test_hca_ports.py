@@ -1,0 +1,124 @@
+"""Ports of the job's HCAs: down, slow, missing, half listed; and those that are nobody's business."""
+
+import pytest
+from msgspec.structs import replace
+
+from preflight.model import Gpu, Problem, Rule, Verdict
+from preflight_checks import hca_ports
+from tests.builders import make_gpu, make_node
+from tests.checks.nodes_found import GBIT, findings_of, make_hca, make_port, only, verdicts
+
+DOWN = make_port(state="down", physical_state="Polling", rate_bytes_per_s=None, width=None, lid=None)
+
+
+def node(*hcas, name="n1", gpus=8, **changes):
+    """GPU i has HCA i behind its PCIe switch; further HCAs are far from all."""
+    near = {hca.name: "NODE" for hca in hcas}
+    found = tuple(
+        make_gpu(name, i, nics={**near, **({hcas[i].name: "PIX"} if i < len(hcas) else {})}) for i in range(gpus)
+    )
+    return replace(make_node(name, **changes), gpus=found, hcas=hcas)
+
+
+def eight(rate=400 * GBIT):
+    return [make_hca(f"mlx5_{i}", port=make_port(rate_bytes_per_s=rate)) for i in range(8)]
+
+
+def test_eight_ports_of_one_speed_pass_with_their_number_and_rate():
+    finding = only(hca_ports.CHECK, node(*eight()))
+    assert finding.verdict is Verdict.PASS
+    assert finding.observed == "8 of 8 ports up: 8 x 400 Gbit/s"
+
+
+def test_a_polling_port_is_named_with_both_states_and_the_count():
+    """leptonai/gpud pull requests 482 and 752."""
+    hcas = eight()
+    hcas[5] = make_hca("mlx5_10", port=DOWN)
+    finding = only(hca_ports.CHECK, node(*hcas))
+    assert finding.verdict is Verdict.FAIL
+    assert finding.blames.name == "n1 mlx5_10"
+    for words in ("state down", "physical state Polling", "sees no partner", "7 of 8 ports up"):
+        assert words in finding.observed
+    assert "10" not in finding.observed.replace("mlx5_10", "")  # a down port's rate is a placeholder
+    assert "8 ports up at 400 Gbit/s" in finding.expected
+
+
+def test_a_listing_that_half_failed_keeps_its_good_part_and_is_a_warning():
+    problem = Problem(source="/sys/class/infiniband/mlx5_8", text="No such device", field="hcas")
+    findings = findings_of(hca_ports.CHECK, node(*eight(200 * GBIT), problems=(problem,)))
+    assert verdicts(findings) == [Verdict.WARN, Verdict.PASS]
+    assert "mlx5_8" in findings[0].observed
+    assert findings[1].observed == "8 of 8 ports up: 8 x 200 Gbit/s"
+
+
+def test_ports_that_are_nobodys_rail_may_be_down():
+    """leptonai/gpud issue 989: 12 ports, 4 down, 8 needed."""
+    spare = [make_hca(f"mlx5_{i}", port=DOWN) for i in range(8, 12)]
+    finding = only(hca_ports.CHECK, node(*eight(), *spare))
+    assert finding.verdict is Verdict.PASS
+    assert "4 other HCAs are not the job's" in finding.observed
+
+
+def test_one_port_below_the_speed_of_its_peers_is_blamed_by_itself():
+    hcas = eight()
+    hcas[2] = make_hca("mlx5_2", port=make_port(rate_bytes_per_s=100 * GBIT, width=1))
+    finding = only(hca_ports.CHECK, node(*hcas))
+    assert (finding.verdict, finding.blames.name) == (Verdict.FAIL, "n1 mlx5_2")
+    assert "100 Gbit/s, 1 lanes" in finding.observed
+
+
+def test_a_slow_node_is_seen_by_the_others():
+    slow = node(*eight(200 * GBIT), name="n3")
+    findings = findings_of(hca_ports.CHECK, node(*eight()), node(*eight(), name="n2"), slow)
+    assert {f.subject.split()[0] for f in findings if f.verdict is Verdict.FAIL} == {"n3"}
+
+
+def test_two_speeds_without_a_majority_blame_nobody():
+    hcas = [make_hca("mlx5_0"), make_hca("mlx5_1", port=make_port(rate_bytes_per_s=200 * GBIT))]
+    finding = only(hca_ports.CHECK, node(*hcas, gpus=2))
+    assert (finding.verdict, finding.blames) == (Verdict.WARN, None)
+
+
+def test_a_port_without_a_subnet_manager_is_said_to_be_that():
+    hcas = eight()
+    hcas[0] = make_hca("mlx5_0", port=make_port(state="init"))
+    finding = only(hca_ports.CHECK, node(*hcas))
+    assert finding.verdict is Verdict.FAIL
+    assert "no subnet manager" in finding.observed
+    assert finding.blames.confidence == "possible"
+
+
+def test_a_card_of_two_ports_is_used_through_the_one_that_is_up():
+    hcas = eight()
+    hcas[0] = make_hca("mlx5_0", ports=(DOWN, make_port(number=2)))
+    assert only(hca_ports.CHECK, node(*hcas)).verdict is Verdict.PASS
+
+
+def test_a_site_that_needs_eight_ports_says_so():
+    rules = {"hca_ports": Rule(limits={"ports_needed": 8.0})}
+    assert only(hca_ports.CHECK, node(*eight()[:7], gpus=7), rules=rules).verdict is Verdict.FAIL
+    assert only(hca_ports.CHECK, node(*eight()), rules=rules).verdict is Verdict.PASS
+    assert only(hca_ports.CHECK, make_node("n1", hcas=()), rules=rules).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize("ports", [None, (), (make_port(state=None),)])
+def test_ports_of_unknown_state_are_unknown(ports):
+    hcas = eight()
+    hcas[3] = make_hca("mlx5_3", ports=ports)
+    unknown, rest = findings_of(hca_ports.CHECK, node(*hcas))
+    assert unknown.verdict is Verdict.UNKNOWN
+    assert "mlx5_3" in unknown.observed
+    assert rest.observed.startswith("7 of 8 ports up")
+
+
+def test_unreadable_hcas_are_unknown_and_none_is_nothing_to_judge():
+    assert only(hca_ports.CHECK, make_node("n1", hcas=None)).verdict is Verdict.UNKNOWN
+    assert only(hca_ports.CHECK, make_node("n1", hcas=())).verdict is Verdict.SKIP
+    assert only(hca_ports.CHECK, make_node("n1", gpus=0, hcas=(make_hca(port=DOWN),))).verdict is Verdict.SKIP
+
+
+def test_where_no_place_is_known_every_hca_counts():
+    gpus = (Gpu(index=0, uuid="GPU-0"),)
+    made = make_node("n1", hcas=(make_hca("mlx5_0"), make_hca("mlx5_1", port=DOWN)))
+    finding = findings_of(hca_ports.CHECK, replace(made, gpus=gpus))[0]
+    assert finding.blames.name == "n1 mlx5_1"
