@@ -8,6 +8,7 @@ Source: NVIDIA, Multi-Instance GPU User Guide (no GPU-to-GPU peer access in MIG 
 from collections.abc import Iterator
 
 from preflight.model import Check, Evidence, Finding, Gpu, Node, Verdict
+from preflight.model.job_gpus import job_uuids
 from preflight.model.per_gpu import Fault, judge_gpus, setting_part
 
 NAME = "mig_mode"
@@ -40,21 +41,16 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _uses(evidence: Evidence, node: Node, gpu: Gpu) -> bool:
-    """Whether a rank is certain to run on this GPU: the placement names it, or the node needs all the GPUs that it may use and this is one of them."""
-    if evidence.plan is None:
+    """Whether a rank is certain to run on this GPU: placement or mask name it, or the node needs more GPUs than it has without MIG."""
+    if evidence.plan is None or node.name not in evidence.plan.placement.nodes:
         return False
+    named = job_uuids(node, evidence.plan)
+    if named is not None:
+        return gpu.uuid in named
     placement = evidence.plan.placement
-    if node.name not in placement.nodes:
-        return False
-    names = {gpu.uuid, *(gpu.mig_devices or ())} - {None}
-    number = placement.nodes.index(node.name)
-    here = [rank for rank, node_rank in enumerate(placement.node_ranks) if node_rank == number]
-    if placement.gpu_uuids is not None and all(placement.gpu_uuids[rank] is not None for rank in here):
-        return any(placement.gpu_uuids[rank] in names for rank in here)
-    if node.mask is not None and node.mask.gpu_uuids is not None:
-        return not names.isdisjoint(node.mask.gpu_uuids)
+    here = placement.ranks_per_node[placement.nodes.index(node.name)]
     without_mig = [other for other in node.open_gpus if other.mig_enabled is False]
-    return len(here) > len(without_mig)
+    return here > len(without_mig)
 
 
 CHECK = Check(
