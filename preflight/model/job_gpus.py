@@ -5,6 +5,7 @@ is their count for the step; SLURM_GTIDS lists the step's tasks on this node.
 """
 
 import re
+from typing import NamedTuple
 
 from preflight.model.gpu import Gpu
 from preflight.model.hostlist import MAX_NODES
@@ -14,6 +15,20 @@ from preflight.model.surroundings import Mask
 
 STEP_GPUS, JOB_GPUS, GPUS_ON_NODE = "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "SLURM_GPUS_ON_NODE"
 MAX_NUMBER = 4096  # no machine has so many GPUs, and no node so many tasks
+
+# NVML's words for a GPU that is gone until it is reset: nvml.h, NVML_ERROR_GPU_IS_LOST and NVML_ERROR_RESET_REQUIRED
+_GONE = ("is lost", "requires reset", "reset required", "fallen off")
+
+
+class Binding(NamedTuple):
+    """Tasks of one step that share a node: how many, how many GPUs the driver shows to this one, and how many the step has there. `by`: the variable that asks for
+    it, empty if none is set.
+    """
+
+    tasks: int
+    seen: int
+    given: int
+    by: str
 
 
 def parse_numbers(text: str) -> tuple[int, ...] | None:
@@ -74,6 +89,45 @@ def job_uuids(node: Node, plan: Plan | None) -> frozenset[str] | None:
 def kept_from_us(gpu: Gpu) -> bool:
     """Whether this GPU could not be opened, and only because this process may not."""
     return gpu.uuid is None and gpu.name is None and bool(gpu.problems) and all(p.not_allowed for p in gpu.problems)
+
+
+def why_gone(gpu: Gpu) -> str | None:
+    """What the driver says of a GPU that is gone until it is reset, though it may have answered before; None: it says no such thing."""
+    told = [f"{p.source}: {p.text}" for p in gpu.problems if any(word in p.text.lower() for word in _GONE)]
+    return "; ".join(dict.fromkeys(told)) or None
+
+
+def binding_asked(mask: Mask) -> str:
+    """The setting by which Slurm binds each task of a step to GPUs of its own, as "SLURM_GPUS_PER_TASK=1"; empty if there is none, or it is switched off."""
+    variables = mask.variables
+    bind, tres_bind = variables.get("SLURM_GPU_BIND", ""), variables.get("SLURM_TRES_BIND", "")
+    if bind.endswith("none") or "gpu:none" in tres_bind:
+        return ""
+    for name, word in (
+        ("SLURM_GPU_BIND", ""),
+        ("SLURM_TRES_BIND", "gpu:"),
+        ("SLURM_GPUS_PER_TASK", ""),
+        ("SLURM_TRES_PER_TASK", "gpu"),
+    ):
+        if variables.get(name) and word in variables[name]:
+            return f"{name}={variables[name][:40]}"
+    return ""
+
+
+def task_binding(node: Node) -> Binding | None:
+    """How this process's task is bound, if the driver shows it fewer GPUs than its step has on this node, and the step has other tasks there. None: it isn't bound,
+    or that can't be told. A mask alone (CUDA_VISIBLE_DEVICES) hides nothing from the driver.
+    """
+    if node.mask is None or not node.gpus:
+        return None
+    tasks = tasks_on_node(node.mask) or 1
+    seen = sum(not kept_from_us(gpu) for gpu in node.gpus)
+    by = binding_asked(node.mask)
+    per_task = _number(node.mask, "SLURM_GPUS_PER_TASK") or 0
+    told = (len(given_numbers(node.mask) or ()), _number(node.mask, GPUS_ON_NODE) or 0, per_task * tasks)
+    given = max(told)
+    bound = tasks > 1 and seen < given and (seen * tasks <= given or by != "")  # one GPU lost of eight is no binding
+    return Binding(tasks, seen, given, by) if bound else None
 
 
 def _number(mask: Mask, name: str) -> int | None:

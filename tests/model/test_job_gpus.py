@@ -3,7 +3,17 @@
 import pytest
 
 from preflight.model import Mask, Placement, Problem
-from preflight.model.job_gpus import given_numbers, job_uuids, kept_from_us, num_given, parse_numbers, tasks_on_node
+from preflight.model.job_gpus import (
+    binding_asked,
+    given_numbers,
+    job_uuids,
+    kept_from_us,
+    num_given,
+    parse_numbers,
+    task_binding,
+    tasks_on_node,
+    why_gone,
+)
 from tests.builders import make_gpu, make_node, make_plan
 
 
@@ -86,3 +96,42 @@ def test_a_gpu_that_may_not_be_opened_is_not_a_lost_one():
     assert kept_from_us(unopened("Insufficient Permissions (NVML 4)"))
     assert not kept_from_us(unopened("GPU is lost (NVML 15)"))
     assert not kept_from_us(make_gpu("n", 0))
+
+
+def one_gpu(**variables):
+    return make_node(gpus=1, mask=Mask(variables=variables))
+
+
+def test_a_task_that_sees_less_than_its_step_has_is_bound():
+    variables = {"SLURM_GTIDS": "0,1,2,3", "SLURM_STEP_GPUS": "0,1,2,3"}
+    assert task_binding(one_gpu(**variables)) == (4, 1, 4, "")
+    assert task_binding(one_gpu(**variables, SLURM_GPUS_PER_TASK="1")) == (4, 1, 4, "SLURM_GPUS_PER_TASK=1")
+    only_asked = {"SLURM_GTIDS": "0,1,2,3", "SLURM_GPUS_PER_TASK": "1"}
+    assert task_binding(one_gpu(**only_asked)) == (4, 1, 4, "SLURM_GPUS_PER_TASK=1")
+
+
+def test_a_step_of_one_task_or_a_whole_view_is_not_bound():
+    assert task_binding(one_gpu(SLURM_GTIDS="0", SLURM_STEP_GPUS="0,1")) is None
+    whole = make_node(mask=Mask(variables={"SLURM_GTIDS": "0,1,2,3,4,5,6,7", "SLURM_STEP_GPUS": "0-7"}))
+    assert task_binding(whole) is None
+    assert task_binding(make_node()) is None
+    assert task_binding(make_node(gpus=None, mask=mask(SLURM_GTIDS="0,1"))) is None
+
+
+def test_a_gpu_that_is_missing_from_eight_is_no_binding():
+    seven = make_node(gpus=7, mask=Mask(variables={"SLURM_GTIDS": "0,1,2,3,4,5,6,7", "SLURM_STEP_GPUS": "0-7"}))
+    assert task_binding(seven) is None
+
+
+def test_a_binding_that_is_switched_off_is_none():
+    assert binding_asked(mask(SLURM_GPU_BIND="none", SLURM_GPUS_PER_TASK="1")) == ""
+    assert binding_asked(mask(SLURM_TRES_BIND="gres/gpu:none", SLURM_TRES_PER_TASK="gres/gpu=1")) == ""
+    assert binding_asked(mask(SLURM_TRES_PER_TASK="gres/gpu=1")) == "SLURM_TRES_PER_TASK=gres/gpu=1"
+    assert binding_asked(mask(SLURM_TRES_PER_TASK="cpu=4")) == ""
+    assert binding_asked(mask(SLURM_GPU_BIND="single:1")) == "SLURM_GPU_BIND=single:1"
+
+
+def test_what_the_driver_says_of_a_lost_gpu():
+    gone = Problem(source="nvmlDeviceGetEccMode", text="GPU is lost (NVML 15)")
+    assert why_gone(make_gpu("n", 0, problems=(gone, gone))) == "nvmlDeviceGetEccMode: GPU is lost (NVML 15)"
+    assert why_gone(make_gpu("n", 0, problems=(Problem(source="x", text="Unknown Error"),))) is None
