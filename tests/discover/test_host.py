@@ -139,3 +139,39 @@ def test_a_device_that_sysfs_does_not_know_has_no_place(tree):
 )
 def test_pci_ids_are_spelled_as_sysfs_does(spelled, normal):
     assert pci_bus_id(spelled) == normal
+
+
+ROUTES = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
+DEFAULT = "{}\t00000000\t010002C0\t0003\t0\t0\t{}\t00000000\t0\t0\t0\n"
+LOCAL = "eth0\t000002C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "taken"),
+    [
+        (DEFAULT.format("eth0", 100) + LOCAL, {"eth0"}),
+        (DEFAULT.format("eth0", 100) + DEFAULT.format("eth1", 50), {"eth1"}),
+        (DEFAULT.format("eth0", 100) + DEFAULT.format("eth1", 100), {"eth0", "eth1"}),
+        (LOCAL + "broken\n", set()),
+    ],
+)
+def test_the_default_route_takes_the_interface_with_the_smallest_metric(tree, lines, taken):
+    tree.nic("eth0")
+    tree.nic("eth1")
+    tree.write("proc/1/net/route", ROUTES + lines)
+    nics = read_host(tree.root).nics
+    assert {nic.name for nic in nics if nic.default_route} == taken
+    assert all(nic.default_route is not None for nic in nics)
+
+
+def test_without_an_older_default_route_that_of_ipv6_counts(tree):
+    tree.nic("eth0")
+    tree.write("proc/net/route", ROUTES)
+    zeros = "0" * 32
+    line = f"{zeros} 00 {zeros} 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 {{}}\n"
+    tree.write("proc/net/ipv6_route", line.format("eth0") + line.format("lo"))
+    assert [nic.name for nic in read_host(tree.root).nics if nic.default_route] == ["eth0"]
+
+
+def test_without_a_table_of_routes_it_is_unknown_who_carries_the_systems_traffic(tree):
+    assert nic_of(tree, "lo").default_route is None
