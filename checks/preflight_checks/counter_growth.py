@@ -19,8 +19,10 @@ from preflight.model.counters import (
     Growth,
     Meaning,
     compare,
+    counters_of,
     held_down_by_fault,
     owner_of,
+    tells_errors,
 )
 from preflight.model.per_gpu import gpu_name, gpu_part
 
@@ -69,7 +71,8 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     for node in evidence.health or ():
         before = evidence.before.node(node.name)
         if before is None:
-            yield _about_node(node, Verdict.UNKNOWN, "not in the earlier snapshot")
+            if counters_of(node):
+                yield _about_node(node, Verdict.UNKNOWN, "not in the earlier snapshot")
             continue
         view = View(node, compare(before, node), evidence.limits(NAME, LIMITS))
         gpus = () if evidence.settings.cpu_declared else node.open_gpus
@@ -199,7 +202,9 @@ def _more(view: View, growth: Growth) -> str:
 def _summary(view: View, gpus: Sequence[Gpu], *, anything_bad: bool) -> Iterator[Finding]:
     """What can't be told, and how much could."""
     names = {owner_of(gpu): f"GPU {gpu.index}" for gpu in gpus} | {hca.name: hca.name for hca in view.node.hcas or ()}
-    telling = [growth for growth in view.compared.growths if growth.counter.owner in names and _tells(growth)]
+    telling = [
+        growth for growth in view.compared.growths if growth.counter.owner in names and tells_errors(growth.counter)
+    ]
     unclear: dict[str, list[str]] = {}
     for growth in telling:
         if growth.state in {"reset", "saturated"} or growth.state.startswith("absent"):
@@ -230,16 +235,6 @@ _STATES = {
     "absent before": "not in the earlier snapshot",
     "absent after": "in the earlier snapshot and not in this one",
 }
-
-
-def _tells(growth: Growth) -> bool:
-    """Whether the counter is one of errors."""
-    counter = growth.counter
-    if counter.part.startswith("link "):
-        return LINK_COUNTERS.get(counter.name, "normal") != "normal"
-    if counter.part.startswith("port "):
-        return PORT_COUNTERS.get(counter.name, "normal") != "normal"
-    return counter.part != "clock" or held_down_by_fault(counter.name)
 
 
 def _about_part(subject: str, grown: Sequence[Grown], remedy: str, part: Part | None) -> Finding:

@@ -172,6 +172,15 @@ def held_down_by_fault(reason: str) -> bool:
     return reason.startswith("hw ") or "thermal" in reason or "brake" in reason
 
 
+def tells_errors(counter: Counter) -> bool:
+    """Whether growth of the counter may mean that something is wrong; not so for traffic, waiting and what another part is to blame for."""
+    if counter.part.startswith("link "):
+        return LINK_COUNTERS.get(counter.name, "normal") != "normal"
+    if counter.part.startswith("port "):
+        return PORT_COUNTERS.get(counter.name, "normal") != "normal"
+    return counter.part != "clock" or held_down_by_fault(counter.name)
+
+
 def half_of_others(values: Sequence[int], own: int) -> int:
     """What half of the other counters have at most, `values` being all of them in order, `own` among them. 0 if there are no others."""
     if len(values) < 2:
