@@ -1,98 +1,43 @@
 """A real shared library in the place of NVIDIA's, found through LD_LIBRARY_PATH: healthy, hanging, crashing."""
 
+import os
 import subprocess
+import sys
+import time
 
 import pytest
 
 from preflight.discover.node import discover_node
+from preflight.discover.nvml_run import REAP_S
+from preflight.model import Node, Report, from_json
+from tests.nvml_library import build
 from tests.trees import Tree
 
 pytestmark = pytest.mark.cc
+START_S = 30.0  # what a busy machine may take to start and end two interpreters
 
-SOURCE = r"""
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
-static char gpus[2];
-struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
-struct memory { unsigned long long total, free, used; };
+@pytest.fixture(scope="module")
+def folder_of(tmp_path_factory):
+    """The folder of a library with these definitions, built once."""
+    built = {}
 
-static int index_of(void *handle) { return (int)((char *)handle - gpus); }
+    def folder(*defines):
+        if defines not in built:
+            built[defines] = build(tmp_path_factory.mktemp("lib"), *defines)
+        return os.fspath(built[defines])
 
-int nvmlInitWithFlags(unsigned flags) { (void)flags; return 0; }
-int nvmlShutdown(void) { return 0; }
-const char *nvmlErrorString(int code) { (void)code; return "some error"; }
-int nvmlSystemGetDriverVersion(char *out, unsigned size) { snprintf(out, size, "570.1"); return 0; }
-int nvmlDeviceGetCount_v2(unsigned *count)
-{
-#ifdef HANG
-    for (;;) pause();
-#endif
-    *count = 2;
-    return 0;
-}
-int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **handle) { *handle = gpus + i; return 0; }
-int nvmlDeviceGetUUID(void *handle, char *out, unsigned size)
-{
-#ifdef CRASH
-    if (index_of(handle) == 1) raise(SIGSEGV);
-#endif
-    printf("a library that prints must not spoil the answer\n");
-    snprintf(out, size, "GPU-c-%d", index_of(handle));
-    return 0;
-}
-int nvmlDeviceGetPciInfo_v3(void *handle, struct pci *out)
-{
-    memset(out, 0, sizeof *out);
-    snprintf(out->bus_id, sizeof out->bus_id, "00000000:1%d:00.0", index_of(handle) + 1);
-    return 0;
-}
-int nvmlDeviceGetMemoryInfo(void *handle, struct memory *out) { (void)handle; out->total = 1ull << 36; return 0; }
-int nvmlDeviceGetNvLinkState(void *handle, unsigned link, unsigned *on)
-{
-    (void)handle;
-    if (link >= 4) return 2;
-    *on = 1;
-    return 0;
-}
-int nvmlDeviceGetNvLinkRemoteDeviceType(void *handle, unsigned link, unsigned *kind)
-{
-    (void)handle; (void)link;
-    *kind = 0;
-    return 0;
-}
-int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *handle, unsigned link, struct pci *out)
-{
-    (void)link;
-    memset(out, 0, sizeof *out);
-    snprintf(out->bus_id, sizeof out->bus_id, "00000000:1%d:00.0", 2 - index_of(handle));
-    return 0;
-}
-int nvmlDeviceGetTopologyCommonAncestor(void *a, void *b, int *level) { (void)a; (void)b; *level = 30; return 0; }
-"""
+    return folder
 
 
 @pytest.fixture
-def library(tmp_path, monkeypatch):
-    """Build the library with one fault compiled in, and let child processes find it."""
-
-    def build(fault=None):
-        folder = tmp_path / "lib"
-        folder.mkdir()
-        (folder / "nvml.c").write_text(SOURCE)
-        define = [f"-D{fault}"] if fault else []
-        soname = "libnvidia-ml.so.1"
-        command = ["cc", "-shared", "-fPIC", *define, f"-Wl,-soname,{soname}", "-o", str(folder / soname)]
-        subprocess.run([*command, str(folder / "nvml.c")], check=True, timeout=60)
-        monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
-
-    return build
+def library(folder_of, monkeypatch):
+    """Let child processes find that library."""
+    return lambda *defines: monkeypatch.setenv("LD_LIBRARY_PATH", folder_of(*defines))
 
 
 def test_two_joined_gpus_are_read_through_the_real_loader(library, tmp_path):
-    library()
+    library("GPUS=2", "LINKS=4", "DIRECT")
     tree = Tree(tmp_path / "root")
     for index in (1, 2):
         tree.gpu(f"pci0000:10/0000:10:0{index}.0/0000:1{index}:00.0", numa=index - 1)
@@ -104,21 +49,36 @@ def test_two_joined_gpus_are_read_through_the_real_loader(library, tmp_path):
     assert [gpu.numa_node for gpu in node.gpus] == [0, 1]
     assert node.gpus[0].pci_upstream == ("0000:10:01.0", "pci0000:10")
     assert node.gpus[0].memory_bytes == 2**36
-    assert node.problems == ()
+    assert [problem for problem in node.problems if problem.source in {"NVML", "PCI"}] == []
+
+
+def test_eight_switched_gpus_tell_everything_across_the_pipe(library):
+    library()
+    node = discover_node("n1")
+    assert len(node.gpus) == 8
+    assert {peer.num_nvlinks for gpu in node.gpus for peer in gpu.peers} == {18}
+    gpu = node.gpus[5]
+    assert gpu.problems == ()
+    assert (gpu.ecc.uncorrected_volatile, gpu.row_remap.failed, gpu.recovery_action) == (0, False, "none")
+    assert (gpu.clocks.throttle_reasons, gpu.power.enforced_limit_w, gpu.temperature.margin_c) == (("idle",), 700.0, 56)
+    assert (gpu.pcie.width, gpu.cpus, gpu.fabric.health_summary) == (16, "64-127", "healthy")
+    assert gpu.links[17].counters == {"replay": 0, "recovery": 0, "crc": 0}
+    assert gpu.unsupported == ("own_numa_node", "retired_pages")
 
 
 def test_a_gpu_on_the_bus_that_the_driver_does_not_show_is_a_problem(library, tmp_path):
-    library()
+    library("GPUS=2", "LINKS=4", "DIRECT")
     tree = Tree(tmp_path / "root")
     for index in (1, 2, 3):
         tree.gpu(f"pci0000:10/0000:10:0{index}.0/0000:1{index}:00.0")
     node = discover_node(root=tree.root)
     assert len(node.gpus) == 2
-    assert node.problems[0].text.startswith("3 NVIDIA GPUs on the PCI bus, 2 shown by the driver")
+    assert any(p.text.startswith("3 NVIDIA GPUs on the PCI bus, 2 shown by the driver") for p in node.problems)
 
 
-def test_a_call_that_never_returns_leaves_a_node_with_everything_but_gpus(library):
-    library("HANG")
+@pytest.mark.parametrize("fault", ["HANG_INIT", "HANG_COUNT", "HANG_GPU"])
+def test_a_call_that_never_returns_leaves_a_node_with_everything_but_gpus(library, fault):
+    library(fault)
     node = discover_node(deadline_s=2.0)
     assert node.gpus is None
     assert "did not answer within 2 s" in node.gpu_note
@@ -132,3 +92,34 @@ def test_a_call_that_kills_the_process_leaves_a_node_with_everything_but_gpus(li
     assert node.gpus is None
     assert "SIGSEGV" in node.gpu_note
     assert node.num_cpus
+
+
+def test_a_driver_that_takes_a_while_is_waited_for(library):
+    library("LATE", "GPUS=1")
+    assert len(discover_node(deadline_s=60.0).gpus) == 1
+
+
+@pytest.mark.parametrize("fault", ["HANG_INIT", "HANG_GPU"])
+def test_the_command_over_a_driver_that_hangs_ends_in_time_and_says_that_gpus_are_unknown(folder_of, fault):
+    timeout_s = 2.0
+    command = [sys.executable, "-m", "preflight", "node", "--timeout", f"{timeout_s:g}s", "--format", "json"]
+    began = time.monotonic()
+    done = subprocess.run(
+        command,
+        env={**os.environ, "LD_LIBRARY_PATH": folder_of(fault)},
+        capture_output=True,
+        timeout=timeout_s + REAP_S + START_S,
+        check=False,
+    )
+    assert time.monotonic() - began < timeout_s + REAP_S + START_S
+    node = node_in(done.stdout)
+    assert node.gpus is None
+    assert "did not answer within 2 s" in node.gpu_note
+    assert node.num_cpus
+    assert b"Traceback" not in done.stderr
+
+
+def node_in(output: bytes) -> Node:
+    """The node in the report that the command printed."""
+    (node,) = from_json(output, Report).evidence.inventory.nodes
+    return node
