@@ -5,16 +5,15 @@ from typing import Any, Literal
 
 import click
 
-from preflight.cli.node import (
+from preflight.cli.node_input import load_nodes, source_options
+from preflight.cli.node_text import (
     gpu_summary,
     host_lines,
     known,
     link_count,
-    load_node,
     nic_lines,
     plain,
     problem_lines,
-    snapshot_options,
     table,
 )
 from preflight.model import Ancestor, Gpu, Nic, Node
@@ -32,10 +31,18 @@ LEGEND = {
 
 
 @click.command("topology")
-@snapshot_options
+@source_options
+@click.option(
+    "--format",
+    "style",
+    envvar="PREFLIGHT_FORMAT",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+)
 def command(style: Literal["text", "json"], **source: Any) -> int:
     """Show how the GPUs and network interfaces of this node are joined, as a matrix with a legend."""
-    node = load_node(**source)
+    (node,) = load_nodes(**source)
     if style == "json":
         click.echo(_document(node), nl=False)
     else:

@@ -8,8 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from preflight.cli.main import run_command_line
-from preflight.cli.node import command, describe
-from preflight.model import Gpu, Nic, Node, Problem, from_json, to_json
+from preflight.cli.node import command
+from preflight.cli.node_text import describe
+from preflight.model import Gpu, Nic, Node, Problem, Report, from_json, to_json
 from tests.builders import make_gpu, make_node
 from tests.trees import Tree
 
@@ -20,7 +21,7 @@ def show(node):
 
 def test_this_node_is_shown_and_a_missing_driver_is_no_error(tmp_path):
     result = CliRunner().invoke(command, ["--root", str(Tree(tmp_path).root)], standalone_mode=False)
-    assert result.return_value == 0
+    assert result.return_value in (0, 3)  # nothing of this machine is bad, and little is known
     assert "node cn07" in result.output
     assert "4 x Example CPU 9000" in result.output
     if "NVML" not in result.output:
@@ -31,12 +32,12 @@ def test_this_node_is_shown_and_a_missing_driver_is_no_error(tmp_path):
 def test_a_snapshot_round_trips_through_save_and_from(tmp_path, capsys):
     snapshot, copy = tmp_path / "node.json", tmp_path / "copy.json"
     tree = Tree(tmp_path / "root")
-    assert run_command_line(["node", "--root", str(tree.root), "--save", str(snapshot)]) == 0
+    code = run_command_line(["node", "--root", str(tree.root), "--save", str(snapshot)])
     capsys.readouterr()
-    assert run_command_line(["node", "--from", str(snapshot), "--save", str(copy), "--format", "json"]) == 0
-    printed = capsys.readouterr().out
-    assert copy.read_bytes() == snapshot.read_bytes() == printed.encode()
-    assert from_json(printed, Node).hostname == "cn07"
+    assert run_command_line(["node", "--from", str(snapshot), "--save", str(copy), "--format", "json"]) == code
+    printed = from_json(capsys.readouterr().out, Report)
+    assert copy.read_bytes() == snapshot.read_bytes() == to_json(printed.evidence.inventory.nodes[0])
+    assert printed.evidence.inventory.nodes[0].hostname == "cn07"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_a_snapshot_round_trips_through_save_and_from(tmp_path, capsys):
     [
         (["--from", "missing.json"], 78, "missing.json"),
         (["--from", "."], 78, "not a regular file"),
-        (["--from", "bad.json"], 78, "not a saved Node"),
+        (["--from", "bad.json"], 78, "not a saved node"),
         (["--from", "bad.json", "--root", "/"], 64, "give one of them"),
         (["--root", "nowhere"], 64, "no such directory"),
         (["--timeout", "soon"], 64, "not a number"),
@@ -52,6 +53,17 @@ def test_a_snapshot_round_trips_through_save_and_from(tmp_path, capsys):
         (["--timeout", "2h"], 64, "between"),
         (["--format", "xml"], 64, "xml"),
         (["--from", "good.json", "--save", "nowhere/file.json"], 3, "can't be written"),
+        (["--from", "good.json", "--from", "good.json"], 64, "two of the files tell of a node named node0"),
+        (["--product", "H100 SXM"], 64, "--product goes with --from"),
+        (["--from", "good.json", "--from", "other.json", "--save", "x.json"], 64, "--save writes one node"),
+        (["--from", "good.json", "--from", "other.json", "--plugin", "/bin/true"], 64, "tell of one node"),
+        (["--from", "good.json", "--profiles", "nowhere"], 64, "no such directory"),
+        (["--from", "good.json", "--rules", "bad.json"], 78, "bad.json"),
+        (["--from", "good.json", "--rules", "rules.toml"], 78, "unknown check"),
+        (["--from", "good.json", "--plugin", "check_disk -w 5"], 64, "the whole path"),
+        (["--from", "good.json", "--plugin", "/bin/echo 'open"], 64, "No closing quotation"),
+        (["--from", "good.json", "--since", "bad.json"], 78, "bad.json"),
+        (["--from", "good.json", "--import", "bad.json"], 78, "bad.json"),
     ],
 )
 def test_wrong_usage_and_bad_files_are_one_message_with_their_own_exit_code(
@@ -60,6 +72,8 @@ def test_wrong_usage_and_bad_files_are_one_message_with_their_own_exit_code(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.json").write_text('{"name": 3}')
     (tmp_path / "good.json").write_bytes(to_json(make_node()))
+    (tmp_path / "other.json").write_bytes(to_json(make_node("node1")))
+    (tmp_path / "rules.toml").write_text('[rules]\nno_such_check = "warn"\n')
     assert run_command_line(["node", *arguments]) == code
     captured = capsys.readouterr()
     assert words in captured.err
@@ -105,12 +119,55 @@ def test_the_prolog_path_imports_nothing_heavy(name):
         "print(sorted(heavy), file=sys.stderr); sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0
+    assert done.returncode in (0, 3)
     assert done.stderr.strip() == "[]"
 
 
-def test_json_is_the_saved_noun(tmp_path, capsys):
-    assert run_command_line(["node", "--root", str(Tree(tmp_path).root), "--format", "json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["name"] == "cn07"
-    assert document["numa_nodes"] == [0, 1]
+def test_json_is_a_report_that_can_be_judged_again(tmp_path, capsys):
+    code = run_command_line(["node", "--root", str(Tree(tmp_path / "root").root), "--format", "json"])
+    text = capsys.readouterr().out
+    document = json.loads(text)
+    assert document["schema"] == "preflight.report/1"
+    assert document["command"] == "node"
+    (node,) = document["evidence"]["inventory"]["nodes"]
+    assert (node["name"], node["numa_nodes"]) == ("cn07", [0, 1])
+    (tmp_path / "report.json").write_text(text)
+    assert run_command_line(["judge", str(tmp_path / "report.json")]) == code
+
+
+def write(path, *nodes):
+    """A snapshot file of each node."""
+    files = []
+    for node in nodes:
+        files.append(path / f"{node.name}.json")
+        files[-1].write_bytes(to_json(node))
+    return [argument for file in files for argument in ("--from", str(file))]
+
+
+def test_snapshots_of_several_nodes_are_compared(tmp_path, capsys):
+    nodes = [make_node(f"n{i}", driver_version="550.1" if i == 3 else "570.1") for i in range(4)]
+    run_command_line(["node", *write(tmp_path, *nodes)])
+    out = capsys.readouterr().out
+    assert all(f"node n{i}" in out for i in range(4))
+    assert "550.1" in out[out.index("Findings") :]
+
+
+def test_rules_of_the_site_change_a_verdict(tmp_path, capsys):
+    nodes = [make_node("n0"), make_node("n1", kernel="5.15")]
+    arguments = ["node", *write(tmp_path, *nodes)]
+    run_command_line(arguments)
+    assert "WARN    node_uniform" in capsys.readouterr().out
+    (tmp_path / "rules.toml").write_text('[rules]\nnode_uniform = "off"\n')
+    run_command_line([*arguments, "--rules", str(tmp_path / "rules.toml")])
+    assert "SKIP    node_uniform: switched off in the rules" in capsys.readouterr().out
+
+
+def test_a_report_of_a_node_can_be_metrics_and_junit_and_nagios(tmp_path, capsys):
+    arguments = ["node", *write(tmp_path, make_node("n0"))]
+    metrics = tmp_path / "node.prom"
+    code = run_command_line([*arguments, "--metrics", str(metrics)])
+    assert "preflight_" in metrics.read_text()
+    capsys.readouterr()
+    assert run_command_line([*arguments, "--format", "junit"]) == code
+    assert capsys.readouterr().out.startswith("<?xml")
+    assert run_command_line([*arguments, "--exit-style", "nagios"]) in (0, 1, 2, 3)

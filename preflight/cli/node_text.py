@@ -1,0 +1,127 @@
+"""One node as lines of text: what was found, "?" for what could not be found out. Used by `preflight node` and `preflight topology`."""
+
+from collections.abc import Iterable, Sequence
+
+from preflight.model import Gpu, Nic, Node
+from preflight.model.hostlist import fold_numbers
+from preflight.model.units import show_bytes
+
+
+def describe(node: Node) -> Iterable[str]:
+    """The node as lines of text. "?" stands for what could not be found out."""
+    yield f"node {plain(node.name)}" + (" (simulated)" if node.simulated else "")
+    yield from host_lines(node)
+    yield from gpu_summary(node)
+    if node.gpus:
+        yield from table(
+            ["GPU", "name", "memory", "PCI", "NUMA", "NVLinks", "domain", "MIG", "ECC", "UUID"],
+            map(_gpu_row, node.gpus),
+        )
+    yield from nic_lines(node)
+    yield from problem_lines(node)
+
+
+def host_lines(node: Node) -> Iterable[str]:
+    """Host name, kernel, CPUs, memory and NUMA nodes."""
+    yield f"  host      {known(node.hostname)}, kernel {known(node.kernel)}"
+    yield f"  CPUs      {known(node.num_cpus)} x {known(node.cpu_model)}"
+    yield f"  memory    {_size(node.memory_bytes)}"
+    yield f"  NUMA      {'?' if node.numa_nodes is None else 'nodes ' + fold_numbers(node.numa_nodes)}"
+
+
+def gpu_summary(node: Node) -> Iterable[str]:
+    """One line on the GPUs, and one on their driver where there is one."""
+    if node.gpus is None:
+        yield f"  GPUs      unknown: {plain(node.gpu_note or 'no reason given')}"
+    elif node.gpus:
+        yield f"  GPUs      {len(node.gpus)}"
+    else:
+        yield f"  GPUs      {plain(node.gpu_note or 'none found')}: no GPUs on this node"
+    if node.driver_version or node.gpus:
+        versions = (
+            f"{known(node.driver_version)}, CUDA up to {known(node.cuda_version)}, NVML {known(node.nvml_version)}"
+        )
+        yield f"  driver    {versions}"
+
+
+def nic_lines(node: Node) -> Iterable[str]:
+    """The network interfaces as a table."""
+    if node.nics is None:
+        yield "  NICs      unknown"
+    elif not node.nics:
+        yield "  NICs      none"
+    else:
+        yield from table(["NIC", "kind", "state", "speed", "MTU", "PCI", "NUMA", "addresses"], map(_nic_row, node.nics))
+
+
+def problem_lines(node: Node) -> Iterable[str]:
+    """What could not be read, of the node and of each GPU."""
+    told = [(problem.source, problem.text) for problem in node.problems]
+    told += [
+        (f"GPU {gpu.index}: {problem.source}", problem.text) for gpu in node.gpus or () for problem in gpu.problems
+    ]
+    for source, text in told:
+        yield f"  problem   {plain(source)}: {plain(text)}"
+
+
+def _gpu_row(gpu: Gpu) -> Sequence[str]:
+    return (
+        str(gpu.index),
+        known(gpu.name),
+        _size(gpu.memory_bytes),
+        known(gpu.pci_bus_id),
+        known(gpu.numa_node),
+        link_count(gpu),
+        known(gpu.nvlink_domain),
+        _switch(on=gpu.mig_enabled),
+        _switch(on=gpu.ecc_enabled),
+        known(gpu.uuid),
+    )
+
+
+def link_count(gpu: Gpu) -> str:
+    """Active NVLinks of those that the GPU has: "18 of 18"."""
+    if gpu.links is None:
+        return "?"
+    return f"{sum(bool(link.active) for link in gpu.links)} of {len(gpu.links)}" if gpu.links else "none"
+
+
+def _nic_row(nic: Nic) -> Sequence[str]:
+    speed = "?" if nic.speed_bytes_per_s is None else f"{nic.speed_bytes_per_s * 8 / 1e9:g} Gbit/s"
+    return (
+        plain(nic.name),
+        known(nic.kind),
+        {True: "up", False: "down", None: "?"}[nic.up],
+        speed,
+        known(nic.mtu_bytes),
+        known(nic.pci_bus_id),
+        known(nic.numa_node),
+        plain(" ".join(nic.addresses)) or "-",
+    )
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:
+    """An empty line, then columns padded to their widest cell, indented by two."""
+    cells = [header, *rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    yield ""
+    for row in cells:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def known(value: object) -> str:
+    """The value as text, "?" if it is unknown."""
+    return "?" if value is None else plain(str(value))
+
+
+def plain(text: str) -> str:
+    """Text without control characters: a snapshot may come from anyone, and a terminal obeys escape sequences."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def _size(size_bytes: int | None) -> str:
+    return "?" if size_bytes is None else show_bytes(size_bytes)
+
+
+def _switch(*, on: bool | None) -> str:
+    return {True: "on", False: "off", None: "?"}[on]
