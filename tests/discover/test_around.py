@@ -1,0 +1,191 @@
+"""A whole node around its GPUs, from recorded trees; and what remains of it where little may be read."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from preflight.discover.around import read_around
+from preflight.discover.gathering import Gathering
+from preflight.discover.node import discover_node
+from preflight.model import Node, from_json, to_json
+from tests.config_spaces import DEAD, config_space
+from tests.trees import Tree
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return Tree(tmp_path)
+
+
+def hgx(tree, *, dead=()):
+    """Eight GPUs, each with a 400 Gb/s InfiniBand card behind the same switch, and an Ethernet card for the system."""
+    for number in range(8):
+        root = f"pci0000:{0x10 + number:02x}/0000:{0x10 + number:02x}:01.0"
+        switch = f"{root}/0000:{0x20 + number:02x}:00.0"
+        if not (tree.root / f"sys/devices/{root}").exists():
+            for path, acs in ((root, 0x001D), (switch, 0)):
+                tree.pci(path, vendor="0x1000", class_code="0x060400", config=config_space(acs=acs))
+        gpu = f"{switch}/0000:{0x20 + number:02x}:01.0/0000:{0x40 + number:02x}:00.0"
+        card = f"{switch}/0000:{0x20 + number:02x}:02.0/0000:{0x60 + number:02x}:00.0"
+        tree.gpu(gpu, numa=number // 4, config=DEAD if number in dead else config_space())
+        device = tree.pci(
+            card,
+            numa=number // 4,
+            driver="mlx5_core",
+            speed="32.0 GT/s PCIe",
+            width=16,
+            config=config_space(max_read_request=4096),
+        )
+        tree.port(tree.hca(f"mlx5_{number}", device))
+        tree.nic(f"ib{number}", device=device, hardware_type=32, mtu=4092, port=0)
+        tree.write(f"dev/nvidia{number}", "")
+    tree.nic("eth0", device=tree.pci("pci0000:70/0000:70:01.0/0000:71:00.0"))
+    tree.write(
+        "proc/1/net/route",
+        "Iface Destination Gateway Flags RefCnt Use Metric Mask\neth0 00000000 010002C0 0003 0 0 0 00000000\n",
+    )
+    tree.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06\n")
+    tree.write("proc/modules", "nvidia_peermem 16384 0 - Live 0x0\n")
+    tree.folder("sys/class/iommu")
+    tree.write("proc/2/comm", "kthreadd\n")
+    tree.write("proc/700/comm", "nv-fabricmanage\n")
+    tree.write("proc/700/stat", "700 (nv-fabricmanage) S 1\n")
+
+
+def around(tree, environ=None):
+    gathering = Gathering(20.0)
+    found = read_around(tree.root, environ or {}, gathering)
+    gathering.close()
+    assert gathering.problems == []
+    return found
+
+
+def test_a_machine_with_eight_gpus_and_eight_cards_is_read_whole(tree):
+    hgx(tree)
+    found = around(tree)
+    assert len(found.on_bus) == len(found.hcas) == 8
+    facts = found.facts
+    assert (facts["dead_on_bus"], facts["device_files"]) == ((), tuple(range(8)))
+    assert facts["iommu"].mode == "off"
+    assert (facts["gpu_direct"].peermem, facts["gpu_direct"].dmabuf) == ("nvidia_peermem", True)
+    assert next((service.name, service.running) for service in facts["services"]) == ("nv-fabricmanager", True)
+    assert [nic.name for nic in facts["nics"] if nic.default_route] == ["eth0"]
+    assert facts["clock"] is None  # ours, not that of the tree
+
+
+def test_the_bridges_above_gpus_and_their_cards_are_all_there(tree):
+    hgx(tree)
+    bridges = {bridge.bus_id: bridge for bridge in around(tree).facts["pci_bridges"]}
+    # for each GPU: the root port, the switch, its port to the GPU and its port to the card; nothing above eth0
+    assert len(bridges) == 8 * 4
+    assert bridges["0000:10:01.0"].acs_control == 0x001D
+    assert bridges["0000:20:00.0"].acs_control == 0
+
+
+def test_a_gpu_that_fell_off_is_still_on_the_bus_and_called_dead(tree):
+    hgx(tree, dead=(3,))
+    found = around(tree)
+    assert len(found.on_bus) == 8
+    assert found.facts["dead_on_bus"] == ("0000:43:00.0",)
+
+
+def test_a_node_without_gpus_is_not_asked_for_their_daemons_and_bridges(tree):
+    tree.port(tree.hca("mlx5_0", tree.pci("pci0000:10/0000:10:01.0/0000:11:00.0", config=config_space(size=64))))
+    facts = around(tree).facts
+    assert (facts["gpus_on_bus"], facts["pci_bridges"], facts["services"]) == ((), (), ())
+
+
+def test_a_container_without_sysfs_leaves_the_bus_unknown_and_tells_the_rest(tree, tmp_path):
+    hgx(tree)
+    (tmp_path / "sys").rename(tmp_path / "away")
+    found = around(tree)
+    assert (found.on_bus, found.hcas) == (None, None)
+    assert [found.facts[name] for name in ("gpus_on_bus", "pci_bridges", "nics")] == [None, None, None]
+    assert found.facts["device_files"] == tuple(range(8))
+    assert found.host.memory_bytes == 64 * 2**30
+    assert {problem.source for problem in found.problems} == {"/sys/class/net", "/sys/class/infiniband"}
+
+
+def test_an_empty_root_gives_a_node_of_unknowns(tmp_path):
+    node = discover_node("n1", root=tmp_path)
+    assert (node.name, node.num_cpus, node.memory_bytes, node.nics, node.hcas, node.gpus_on_bus) == (
+        "n1",
+        None,
+        None,
+        None,
+        None,
+        None,
+    )
+    assert {service.running for service in node.services or ()} <= {None}
+    assert from_json(to_json(node), Node) == node
+
+
+def test_a_tree_full_of_garbage_gives_a_node_of_unknowns(tree, tmp_path):
+    hgx(tree)
+    for path in sorted(tmp_path.rglob("*")):
+        if path.is_file() and not path.is_symlink():
+            path.write_bytes(b"\xff\x00garbage\n" * 50)
+    node = discover_node("n1", root=tmp_path)
+    assert node.memory_bytes is None
+    assert len(node.hcas) == 8
+    assert {port.state for hca in node.hcas for port in hca.ports} == {None}
+    assert from_json(to_json(node), Node) == node
+
+
+def test_the_callers_work_is_done_while_the_driver_is_asked():
+    done = []
+    node = discover_node("n1", meanwhile=lambda: done.append(1))
+    assert (node.name, done) == ("n1", [1])
+
+
+SCRIPT = """
+import os, sys
+from preflight.discover.node import discover_node
+from preflight.model import to_json
+if sys.argv[1] != "-":
+    discover_node()  # imports all that it needs: this Python may lie where others can't read
+    os.setgroups([])
+    os.setgid(int(sys.argv[1]))
+    os.setuid(int(sys.argv[1]))
+os.environ.clear()
+sys.stdout.write(to_json(discover_node()).decode())
+"""
+
+
+def in_child(user="-"):
+    """This machine's node, read by a process without any environment; `user`: as whom."""
+    command = [sys.executable, "-c", SCRIPT, str(user)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        command,
+        cwd=root,
+        env={"PYTHONPATH": os.pathsep.join(map(str, (root, *sys.path)))},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    json.loads(done.stdout)
+    return from_json(done.stdout, Node)
+
+
+def test_without_environment_and_search_path_the_node_is_read_as_ever():
+    node = in_child()
+    assert node.num_cpus
+    assert node.memory_bytes
+    assert node.nics
+    assert node.mask is None
+
+
+@pytest.mark.root
+def test_an_ordinary_user_gets_all_that_such_a_user_may_read():
+    if os.geteuid() != 0:
+        pytest.skip("only root may become somebody else")
+    node, own = in_child(65534), in_child()
+    assert (node.num_cpus, node.memory_bytes, node.hcas) == (own.num_cpus, own.memory_bytes, own.hcas)
+    assert [nic.name for nic in node.nics] == [nic.name for nic in own.nics]
+    assert node.limits.privileged is False
+    assert node.clock.max_error_s is not None
