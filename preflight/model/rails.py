@@ -130,11 +130,11 @@ def _closest(relations: dict[str, Ancestor], excluded: dict[str, str]) -> tuple[
 def _why_nobodys(name: str, near: Near) -> str | None:
     """Why an HCA is no GPU's own. None: too little is known."""
     told = {index: relations[name] for index, relations in near.items() if name in relations}
+    if len(told) < len(near):
+        return None
     close = [index for index, relation in told.items() if relation in OWN]
     if close:
         return f"{told[close[0]]} to GPU {close[0]}, which has a closer one"
-    if len(told) < len(near):
-        return None
     best = min(told.values(), key=ANCESTORS.index, default=None)
     return f"{best} to every GPU" if len(set(told.values())) == 1 else f"behind no GPU's PCIe switches: {best} at best"
 
