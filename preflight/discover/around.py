@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from preflight.discover.dma import read_gpu_direct, read_iommu
 from preflight.discover.gathering import Gathering
 from preflight.discover.host import Host, read_host
-from preflight.discover.infiniband import read_hcas
+from preflight.discover.infiniband import HcaReading, read_hcas
 from preflight.discover.kernel_log import read_kernel_log
 from preflight.discover.limits import read_clock, read_limits
 from preflight.discover.pci import is_bridge_id, nvidia_gpus_on_bus, pci_upstream
@@ -38,7 +38,7 @@ def read_around(root: Path, environ: Mapping[str, str], gathering: Gathering) ->
     host = ask("host", None, lambda: read_host(root), Host())
     on_bus = ask("/sys/bus/pci/devices", "gpus_on_bus", lambda: nvidia_gpus_on_bus(root), None)
     driver_folder = ask("/proc/driver/nvidia", None, (root / "proc/driver/nvidia").is_dir, otherwise=False)
-    hcas, hca_problems = ask("/sys/class/infiniband", "hcas", lambda: read_hcas(root), (None, ()))
+    hcas, hca_problems = ask("/sys/class/infiniband", "hcas", lambda: read_hcas(root), HcaReading())
     bus = ask(
         "PCI configuration space",
         "pci_bridges",
@@ -47,7 +47,7 @@ def read_around(root: Path, environ: Mapping[str, str], gathering: Gathering) ->
     )
     devices = [*(on_bus or ()), *(hca.pci_bus_id for hca in hcas or () if hca.pci_bus_id)]
     has_gpus = on_bus != () or driver_folder
-    facts = {
+    facts: dict[str, Any] = {
         "gpus_on_bus": on_bus,
         "dead_on_bus": bus.dead,
         "pci_bridges": bus.bridges,
@@ -59,7 +59,7 @@ def read_around(root: Path, environ: Mapping[str, str], gathering: Gathering) ->
         "clock": ask("adjtimex", "clock", read_clock, None) if root == Path("/") else None,
         "platform": ask("platform", "platform", lambda: read_platform(root, environ), None),
         "services": ask("/proc", "services", lambda: read_services(root), None) if has_gpus else (),
-        "versions": ask("versions", "versions", lambda: read_versions(root, environ), {}),
+        "versions": ask("versions", "versions", lambda: read_versions(root, environ), dict[str, str]()),
         "device_files": ask("/dev", "device_files", lambda: read_device_files(root), None),
         "kernel_log": ask("kernel log", "kernel_log", lambda: read_kernel_log(root), None),
     }

@@ -7,7 +7,7 @@ their files are read one by one, since entries that were taken away leave holes.
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from preflight.discover.files import ask_names, is_absent, names_in, reason
 from preflight.discover.folder import Folder
@@ -21,17 +21,24 @@ MAX_PORTS = 64  # InfiniBand switches have more, but no HCA
 _NO_GUID = "0000:0000:0000:0000"
 
 
-def read_hcas(root: Path) -> tuple[tuple[Hca, ...] | None, tuple[Problem, ...]]:
-    """The RDMA devices, and what could not be read of them. Empty: sysfs is there and has none; None: can't be listed."""
+class HcaReading(NamedTuple):
+    """The RDMA devices, and what could not be read of them. `hcas` empty: sysfs is there and has none; None: can't be listed."""
+
+    hcas: tuple[Hca, ...] | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+def read_hcas(root: Path) -> HcaReading:
+    """All RDMA devices below that root. Doesn't raise for what one of them does."""
     problems: list[Problem] = []
     try:
         names = ask_names(root / CLASS)
     except OSError as error:
         if is_absent(error) and names_in(root / "sys/class"):
-            return (), ()
-        return None, (Problem(source=f"/{CLASS}", text=reason(error), field="hcas"),)
+            return HcaReading(())
+        return HcaReading(None, (Problem(source=f"/{CLASS}", text=reason(error), field="hcas"),))
     hcas = tuple(_read_hca(root, name, problems) for name in names)
-    return hcas, tuple(problems)
+    return HcaReading(hcas, tuple(problems))
 
 
 def _read_hca(root: Path, name: str, problems: list[Problem]) -> Hca:

@@ -101,7 +101,7 @@ def _boot_time(stat: str | None) -> int | None:
 
 def _users(root: Path) -> dict[int, str]:
     """Users of the system's own file: a name service of the network is not asked, since it may not answer."""
-    found = {}
+    found: dict[int, str] = {}
     for line in (read_text(root / "etc/passwd") or "").splitlines()[:_MAX_PASSWD_LINES]:
         fields = line.split(":")
         if len(fields) >= 3 and fields[2].isdecimal():
