@@ -20,6 +20,8 @@ GROUP = "preflight.checks"
 PROFILES = "preflight.profiles"
 OURS = "cluster-preflight"  # the distribution whose checks come first
 
+SITE_PROFILES = Path("/etc/preflight/profiles")
+
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _FACTS = ("inventory", "health", "before", "plan", "measurements")
 
@@ -85,6 +87,11 @@ def load_profile_folders() -> list[Path]:
             )
         folders.append(folder)
     return folders
+
+
+def profile_folders(given: Sequence[Path] = ()) -> list[Path]:
+    """All folders with profiles of the site: of installed distributions, then those given, else the one in /etc if it is there. Later ones override earlier ones."""
+    return [*load_profile_folders(), *(given or [folder for folder in (SITE_PROFILES,) if folder.is_dir()])]
 
 
 def _entries(path: Sequence[str], group: str) -> Iterator[_Entry]:

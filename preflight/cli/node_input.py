@@ -11,7 +11,6 @@ from preflight.model import Evidence, Inventory, Node, OutsideVerdict, Profile, 
 from preflight.model.units import parse_seconds
 
 MAX_TIMEOUT_S = 3600.0
-SITE_PROFILES = Path("/etc/preflight/profiles")  # read if it is there, and nobody says otherwise
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -96,7 +95,7 @@ def _product_name(product: str | None, profiles: Sequence[str]) -> str | None:
         return None
     from preflight.plan.profiles import product_named
 
-    found = product_named(product, profile_folders(profiles))
+    found = product_named(product, folders_of(profiles))
     if found.note:
         click.echo(f"preflight: --product {product}: {found.note}", err=True)
     return found.name
@@ -109,17 +108,14 @@ def _refuse_twice(nodes: Sequence[Node]) -> None:
         raise UsageError(f"two of the files tell of a node named {twice}; each node may be given once")
 
 
-def profile_folders(given: Sequence[str]) -> list[Path]:
+def folders_of(given: Sequence[str]) -> list[Path]:
     """Folders with profiles of the site: of installed distributions, then those given, else the one in /etc."""
-    from preflight.registry import load_profile_folders
+    from preflight.registry import profile_folders
 
-    folders = load_profile_folders()
-    if given:
-        for folder in given:
-            if not Path(folder).is_dir():
-                raise UsageError(f"--profiles {folder}: no such directory")
-        return [*folders, *map(Path, given)]
-    return [*folders, SITE_PROFILES] if SITE_PROFILES.is_dir() else folders
+    for folder in given:
+        if not Path(folder).is_dir():
+            raise UsageError(f"--profiles {folder}: no such directory")
+    return profile_folders([Path(folder) for folder in given])
 
 
 def gather(
@@ -152,7 +148,7 @@ def gather(
 def _profiles(inventory: Inventory, given: Sequence[str]) -> dict[str, Profile]:
     from preflight.plan.profiles import profiles_of
 
-    return profiles_of(inventory, profile_folders(given))
+    return profiles_of(inventory, folders_of(given))
 
 
 def _rules(path: str | None) -> dict[str, Rule]:

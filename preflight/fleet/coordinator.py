@@ -20,9 +20,11 @@ from preflight.fleet.replies import failed, gather_calls, kind_of, renamed
 from preflight.fleet.rounds import RoundResult, RoundRunner, cut_short
 from preflight.fleet.task import Outcome, Progress, Request, Stopped, coverage_of, describe
 from preflight.fleet.topology import known_topology
-from preflight.model import Evidence, Failure, Incident, Inventory, Measurement, Node, Plan, Settings, Topology
+from preflight.model import Evidence, Failure, Incident, Inventory, Measurement, Node, Plan, Profile, Settings, Topology
 from preflight.plan.build import build_plan
+from preflight.plan.profiles import profiles_of
 from preflight.probe.schedule import Round, full_schedule, seconds_of
+from preflight.registry import profile_folders
 
 T = TypeVar("T")
 
@@ -54,6 +56,7 @@ class Coordinator:
         self.choice: Choice | None = None
         self.plan: Plan | None = None
         self.topology: Topology | None = None
+        self.profiles: dict[str, Profile] = {}
         self.measurements: list[Measurement] = []
         self.incidents: list[Incident] = []
         self.left_out: dict[int, str] = {}
@@ -151,6 +154,7 @@ class Coordinator:
         self.choice = choose_backend(request.job, request.backend, self.nodes, per_node, share_machine=request.local)
         names = [node.name for node in self.nodes]
         self.topology = known_topology(request.job, self.nodes)
+        self.profiles = profiles_of(Inventory(nodes=tuple(self.nodes)), profile_folders())
         self.plan = build_plan(
             request.job,
             node_names=names,
@@ -307,6 +311,7 @@ class Coordinator:
             inventory=Inventory(nodes=tuple(self.nodes)),
             plan=self.plan,
             topology=self.topology,
+            profiles=self.profiles,
             measurements=tuple(self.measurements),
             incidents=tuple(self.incidents),
         )
