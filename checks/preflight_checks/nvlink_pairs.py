@@ -114,16 +114,27 @@ def _with_layouts(evidence: Evidence, each: _Set, layouts: tuple[NvlinkLayout, .
         return
     fit = best_fit(each.numbers, layouts)
     if fit is None:
-        sizes = show_numbers([layout.gpus for layout in layouts])
-        yield _finding(
-            each,
-            Verdict.UNKNOWN,
-            f"{count(each.gpus)} of {each.product}, joined as {_pairs_text(each)}: no layout in the profile fits",
-            expected=f"boards of {sizes} GPUs",
-            remedy="add the layout of this board to the profile of the product",
-        )
-        return
-    yield from _findings(evidence, each, fit, f"profile {each.profile.name if each.profile else '?'}")
+        yield _no_layout_fits(each, layouts)
+    else:
+        yield from _findings(evidence, each, fit, f"profile {each.profile.name if each.profile else '?'}")
+
+
+def _no_layout_fits(each: _Set, layouts: tuple[NvlinkLayout, ...]) -> Finding:
+    """A board that the profile doesn't know: if each GPU has all links that the product has, nothing is missing."""
+    sizes = show_numbers([layout.gpus for layout in layouts])
+    expected = f"one of the profile's boards, which have {sizes} GPUs"
+    sums, most = link_sums(each.numbers), max(layout.per_gpu for layout in layouts)
+    if len(sums) == len(each.gpus) and all(total == most for total in sums.values()):
+        observed = f"{count(each.gpus)}: {most} NVLinks from each, all that the product has, on a board that the profile doesn't know"
+        return _finding(each, Verdict.PASS, observed, expected=expected)
+    observed = f"{count(each.gpus)}, {_pairs_text(each)}: no layout of the profile fits"
+    return _finding(
+        each,
+        Verdict.UNKNOWN,
+        observed,
+        expected=expected,
+        remedy="add the layout of this board to the product's profile",
+    )
 
 
 def _no_nvlink(each: _Set) -> Finding:
@@ -142,7 +153,7 @@ def _without_profile(evidence: Evidence, each: _Set, sets: Sequence[_Set]) -> It
     guess = guess_layout(alike)
     fit = best_fit(each.numbers, (guess,)) if guess else None
     if fit is not None:
-        yield from _findings(evidence, each, fit, f"{missing}; compared with its peers")
+        yield from _findings(evidence, each, fit, missing)
     elif not each.joined and _looks_like_a_board(each):
         yield _finding(
             each,
@@ -185,8 +196,8 @@ def _findings(evidence: Evidence, each: _Set, fit: Fit, basis: str) -> Iterator[
             each, Verdict.UNKNOWN, observed, remedy="run `preflight node` there: it says what can't be read, and why"
         )
     elif not fit.oddities:
-        whole = _whole_text(each, fit.layout)
-        yield _finding(each, Verdict.PASS, whole, expected=f"{_expected(fit.layout)} ({basis}: {fit.layout.source})")
+        whole = _whole_text(each, fit.layout) + (f"; {basis}, compared with its peers" if guessed else "")
+        yield _finding(each, Verdict.PASS, whole, expected=f"{_expected(fit.layout)} ({fit.layout.source})")
 
 
 def _odd(evidence: Evidence, each: _Set, oddity: Oddity, basis: str, guess: NvlinkLayout | None) -> Finding:

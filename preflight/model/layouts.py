@@ -99,7 +99,7 @@ def guess_layout(machines: Sequence[Numbers]) -> NvlinkLayout | None:
         kind="switched" if kind == "switched" else "cube",
         per_pair=per_pair,
         per_gpu=per_gpu,
-        source="GPUs of the same product here, since no profile exists for it",
+        source="as the GPUs of this product here; no profile exists for it",
     )
 
 

@@ -86,8 +86,6 @@ def test_a_product_without_nvlink_and_links_without_counters_are_not_healthy_lin
     )
     bare = (Link(index=0, active=True),)
     assert [f.verdict for f in judged(nvlink_errors.CHECK, node_with(bare, field="links"))] == [Verdict.UNKNOWN]
-    older = node_with(bare, field="links", unsupported=("counters",))
-    assert [f.verdict for f in judged(nvlink_errors.CHECK, older)] == [Verdict.SKIP]
     inactive = (Link(index=0, active=False),)
     assert [f.verdict for f in judged(nvlink_errors.CHECK, node_with(inactive, field="links"))] == [Verdict.SKIP]
 

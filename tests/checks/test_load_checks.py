@@ -19,7 +19,7 @@ def power(enforced: float | None, default: float | None = 300.0, set_to: float |
 
 
 @pytest.mark.parametrize(
-    "reasons", [(), ("idle",), ("sw power cap",), ("applications clocks setting",), ("sync boost",)]
+    "reasons", [(), ("idle",), ("sw power cap",), ("application clocks",), ("sync boost",), ("reason 0x200",)]
 )
 def test_idle_caps_and_locked_clocks_pass(reasons):
     assert [f.verdict for f in judged(throttle.CHECK, node_with(held_down(*reasons), field="clocks"))] == [Verdict.PASS]

@@ -79,6 +79,11 @@ def test_uncorrected_errors_that_could_not_be_read_are_unknown():
     assert "Unknown Error" in finding.observed
 
 
+def test_a_gpu_in_mig_mode_tells_no_errors_of_the_whole_and_is_skipped():
+    node = node_with(Ecc(uncorrected_aggregate=0), field="ecc", mig_enabled=True)
+    assert "MIG mode" in only(judged(ecc_errors.CHECK, node), Verdict.SKIP).observed
+
+
 def test_ecc_off_on_some_gpus_of_a_product_is_a_warning_about_the_setting():
     facts = {"ecc_enabled": False, "unsupported": ("ecc",)}
     on = make_gpu("node1", 0, ecc=Ecc(uncorrected_volatile=0))

@@ -58,20 +58,26 @@ def numbered(count: int) -> str:
 
 
 def near(
-    count: int, own: dict[int, str], close: str = "PIX", *, socket: int = 4, same: str = "NODE"
+    count: int,
+    own: dict[int, str],
+    close: str = "PIX",
+    *,
+    sockets: str = "00001111",
+    same: str = "NODE",
+    aside: str = "",
 ) -> dict[str, list[str]]:
-    """`own`: GPU -> its NICs by number, "2" or "0 1". `same`: to the other GPUs of the socket; NICs that are nobody's are SYS to all."""
-    owner = {int(nic): gpu for gpu, nics in own.items() for nic in nics.split()}
-    gpus = range(max(8, *own) if own else 8)
+    """`own`: GPU -> its NICs by number, "2" or "0 1". `sockets`: a letter per GPU. `same`: how close a NIC is to the other GPUs of the socket. `aside`: "8:0" is
+    NIC 8, nobody's, on socket 0; others that are nobody's are SYS to all.
+    """
+    socket_of = {int(nic): sockets[gpu] for gpu, nics in own.items() for nic in nics.split()}
+    socket_of |= {int(nic): socket for nic, socket in (each.split(":") for each in aside.split())}
 
     def relation(nic: int, gpu: int) -> str:
-        if nic not in owner:
-            return "SYS"
         if str(nic) in own.get(gpu, "").split():
             return close
-        return same if owner[nic] // socket == gpu // socket else "SYS"
+        return same if socket_of.get(nic) == sockets[gpu] else "SYS"
 
-    return {f"NIC{nic}": [relation(nic, gpu) for gpu in gpus] for nic in range(count)}
+    return {f"NIC{nic}": [relation(nic, gpu) for gpu in range(len(sockets))] for nic in range(count)}
 
 
 def layout(gpus: int, kind: str, per_pair: tuple[int, ...], per_gpu: int) -> NvlinkLayout:
@@ -137,20 +143,20 @@ MACHINES = (
             columns(numbered(4), "PXB SYS SYS SYS / SYS PXB SYS SYS / SYS SYS PXB SYS / SYS SYS SYS PXB"), "- - - -",
             "PASS", ("NV4 on all 6 pairs",)),
     Machine("a800-8gpu-9nic-nv8-healthy", f"{NCCL}933", "NVIDIA A800-SXM4-80GB", "A800-SXM", every(8, "NV8"),
-            near(9, {0: "2", 1: "4", 2: "6", 3: "8", 4: "1", 5: "3", 6: "5", 7: "7"}), "0 0 0 0 1 1 1 1",
+            near(9, {0: "2", 1: "4", 2: "6", 3: "8", 4: "1", 5: "3", 6: "5", 7: "7"}, aside="0:0"), "0 0 0 0 1 1 1 1",
             "PASS", ("NV8 on all 28 pairs", "GPU 0: NIC2, GPU 1: NIC4, GPU 2: NIC6, GPU 3: NIC8, GPU 4: NIC1, GPU 5: NIC3, GPU 6: NIC5, GPU 7: NIC7", "nobody's: NIC0")),
     Machine("b200-8gpu-12nic-gpu2-no-nvlink", "https://github.com/vllm-project/vllm/issues/16336", "NVIDIA B200", "B200",
-            LOST_GPU_2, near(12, ONE_EACH, "PXB"), "0 0 0 0 1 1 1 1",
+            LOST_GPU_2, near(12, ONE_EACH, "PXB", aside="8:0 9:0 10:1 11:1"), "0 0 0 0 1 1 1 1",
             "FAIL", ("NVLink to 0 of 7 peers", "the others to 6 of 6", "fabric registration"), ("GPU 2",)),
     Machine("b200-8gpu-13nic-reversed", "https://github.com/vllm-project/vllm/issues/31594", "NVIDIA B200", "B200",
-            every(8, "NV18"), near(13, {gpu: str(11 - gpu) for gpu in range(8)}), "0 0 0 0 1 1 1 1",
+            every(8, "NV18"), near(13, {gpu: str(11 - gpu) for gpu in range(8)}, aside="12:0"), "0 0 0 0 1 1 1 1",
             "PASS", ("NV18 on all 28 pairs", "GPU 0: NIC11", "GPU 7: NIC4", "NIC0")),
     Machine("b200-8gpu-9nic-4numa", "https://github.com/unslothai/unsloth/issues/3872", "NVIDIA B200", "B200",
-            every(8, "NV18"), near(9, ONE_EACH, socket=2), "0 0 1 1 2 2 3 3", "PASS", ("NV18 on all 28 pairs",)),
+            every(8, "NV18"), near(9, ONE_EACH, sockets="00112233", aside="8:0"), "0 0 1 1 2 2 3 3", "PASS", ("NV18 on all 28 pairs",)),
     Machine("dgx-a100-8gpu-10nic", "https://github.com/NVIDIA/DCGM/issues/149", "NVIDIA A100-SXM4-40GB", "A100-SXM",
-            every(8, "NV12"), near(10, DGX_A100_NICS, "PXB", socket=2), "3 3 1 1 7 7 5 5", "PASS", ("NV12 on all 28 pairs", "GPU 1: NIC0 NIC1")),
+            every(8, "NV12"), near(10, DGX_A100_NICS, "PXB", sockets="00112233"), "3 3 1 1 7 7 5 5", "PASS", ("NV12 on all 28 pairs", "GPU 1: NIC0 NIC1")),
     Machine("dgx-a100-8gpu-12nic", f"{NCCL}1505", "NVIDIA A100-SXM4-40GB", "A100-SXM", every(8, "NV12"),
-            near(12, {0: "0 1", 1: "0 1", 2: "2 3", 3: "2 3", 4: "6 7", 5: "6 7", 6: "8 9", 7: "8 9"}, "PXB", socket=2),
+            near(12, {0: "0 1", 1: "0 1", 2: "2 3", 3: "2 3", 4: "6 7", 5: "6 7", 6: "8 9", 7: "8 9"}, "PXB", sockets="00112233"),
             "3 3 1 1 7 7 5 5", "PASS", ("NV12 on all 28 pairs", "GPU 4: NIC6 NIC7")),
     Machine("dgx1-v100-8gpu-hybrid-cube", f"{TESTS}29", "Tesla V100-SXM2-16GB", "V100-SXM2", CUBE,
             columns("mlx5_0 mlx5_1", "NODE NODE / NODE NODE / PIX PIX / PIX PIX / SYS SYS / SYS SYS / SYS SYS / SYS SYS"),
@@ -167,10 +173,10 @@ MACHINES = (
             near(6, {0: "0", 2: "1", 4: "2", 6: "3"}, same="SYS"), "0 0 0 0 1 1 1 1",
             "PASS", ("NV18 on all 28 pairs", "GPU 2: NIC1", "GPUs 1, 3, 5, 7", "over NVLink")),
     Machine("h100-8gpu-6nic-odd-gpus", "https://github.com/IBM/pytorch-communication-benchmarks/issues/1", "NVIDIA H100 80GB HBM3",
-            "H100-SXM", every(8, "NV18"), {**near(6, {1: "0", 3: "3", 5: "4", 7: "5"}), "NIC1": ["NODE"] * 4 + ["SYS"] * 4, "NIC2": ["NODE"] * 4 + ["SYS"] * 4},
+            "H100-SXM", every(8, "NV18"), near(6, {1: "0", 3: "3", 5: "4", 7: "5"}, aside="1:0 2:0"),
             "0 0 0 0 1 1 1 1", "PASS", ("GPU 1: NIC0, GPU 3: NIC3, GPU 5: NIC4, GPU 7: NIC5", "NIC1", "NIC2")),
     Machine("h100-8gpu-6nic-two-storage", f"{NCCL}1591", "NVIDIA H100 80GB HBM3", "H100-SXM", every(8, "NV18"),
-            {**near(6, {0: "0", 2: "1", 4: "4", 6: "5"}), "NIC2": ["NODE"] * 4 + ["SYS"] * 4, "NIC3": ["NODE"] * 4 + ["SYS"] * 4},
+            near(6, {0: "0", 2: "1", 4: "4", 6: "5"}, aside="2:0 3:0"),
             "0 0 0 0 1 1 1 1", "PASS", ("GPU 0: NIC0, GPU 2: NIC1, GPU 4: NIC4, GPU 6: NIC5", "nobody's: NIC2, NIC3")),
     Machine("h100-nvl-4gpu-one-bridge-down", "https://inference-course-3l0.pages.dev/reference/cluster-findings.html",
             "NVIDIA H100 NVL", "H100-NVL", rows("X NODE SYS SYS / NODE X SYS SYS / SYS SYS X NV12 / SYS SYS NV12 X"), {}, "- - - -",
@@ -193,10 +199,10 @@ MACHINES = (
             rows("X SYS SYS SYS SYS / SYS X PHB NODE NODE / SYS PHB X NODE NODE / SYS NODE NODE X PHB / SYS NODE NODE PHB X"),
             {}, "1 0 0 0 0", "PASS", ("none joined by NVLink",)),
     Machine("nv18-8gpu-12nic-dgx-h100-like", "https://github.com/vllm-project/vllm/issues/6732", None, None, every(8, "NV18"),
-            near(12, {0: "0", 1: "3", 2: "4", 3: "5", 4: "6", 5: "9", 6: "10", 7: "11"}, "PXB"), "0 0 0 0 1 1 1 1",
+            near(12, {0: "0", 1: "3", 2: "4", 3: "5", 4: "6", 5: "9", 6: "10", 7: "11"}, "PXB", aside="1:0 2:0 7:1 8:1"), "0 0 0 0 1 1 1 1",
             "PASS", ("NV18 on all 28 pairs", "no profile exists", "nobody's: NIC1, NIC2, NIC7, NIC8")),
     Machine("nv18-8gpu-9nic-uneven-numa", "https://github.com/sgl-project/sglang/issues/13973", None, None, every(8, "NV18"),
-            near(9, {0: "0", 1: "1", 2: "2", 3: "4", 4: "5", 5: "6", 6: "7", 7: "8"}, same="SYS"), "0 0 0 1 2 2 2 3",
+            near(9, {0: "0", 1: "1", 2: "2", 3: "4", 4: "5", 5: "6", 6: "7", 7: "8"}, sockets="00012223", aside="3:1"), "0 0 0 1 2 2 2 3",
             "PASS", ("NV18 on all 28 pairs", "nobody's: NIC3")),
     Machine("p4-1gpu-numa-na", "https://github.com/Project-HAMi/HAMi/pull/99", "Tesla P4", None, [["X"]], {}, "-", "PASS", ("one GPU",)),
     Machine("pcie-4gpu-pxb-pix", f"{NCCL}667", None, None, rows("X PXB SYS SYS / PXB X SYS SYS / SYS SYS X PIX / SYS SYS PIX X"), {},
