@@ -159,7 +159,8 @@ def _link(view: View, growths: Sequence[Growth]) -> list[Grown]:
 
 
 def _judge_port(view: View, hca: Hca, port: Port) -> Iterator[Finding]:
-    grown, path = [], []
+    grown: list[Grown] = []
+    path: list[Grown] = []
     for growth in view.compared.of(hca.name):
         meaning = PORT_COUNTERS.get(growth.counter.name, "normal")
         if not growth.delta or growth.counter.part != f"port {port.number}" or meaning == "normal":

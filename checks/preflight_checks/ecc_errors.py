@@ -39,6 +39,8 @@ def _fault(node: Node, gpu: Gpu, ecc: Ecc) -> Fault | None:
             _EXPECTED,
             f"drain {node.name} and have GPU {gpu.index} replaced: run the vendor's field diagnostic, which the return needs",
         )
+    if ecc.uncorrected_volatile is None and gpu.mig_enabled:
+        return Fault(Verdict.SKIP, "in MIG mode, where the driver doesn't tell the errors of a whole GPU")
     if ecc.uncorrected_volatile is None:
         return missing_fault(gpu, "uncorrected_volatile", "ecc")
     if ecc.uncorrected_volatile > 0:

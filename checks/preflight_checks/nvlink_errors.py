@@ -63,12 +63,11 @@ def _note(_gpu: Gpu, links: tuple[Link, ...]) -> str | None:
 
 
 def _no_counters(gpu: Gpu, links: tuple[Link, ...]) -> Fault:
-    if any(link.active for link in links):
-        missing = gpu.why_unknown("counters")
-        if missing.kind == "unsupported":
-            return Fault(Verdict.SKIP, "this product or driver counts no NVLink errors")
-        return Fault(Verdict.UNKNOWN, f"NVLink error counters unknown: {missing.text}")
-    return Fault(Verdict.SKIP, "no active NVLink")
+    if not any(link.active for link in links):
+        return Fault(Verdict.SKIP, "no active NVLink")
+    missing = gpu.why_unknown("links")
+    why = "the driver tells none" if missing.kind == "not told" else missing.text
+    return Fault(Verdict.UNKNOWN, f"NVLink error counters unknown: {why}")
 
 
 def _all_values(evidence: Evidence) -> dict[tuple[str | None, str], list[int]]:

@@ -128,13 +128,13 @@ def _node_findings(
         yield _finding(check, gpus_subject(node, gpus), unknown, None)
     if found.healthy:
         notes = [
-            f"GPU {gpu.index}: {text}" for gpu in found.healthy if note and (text := note(gpu, getattr(gpu, field)))
+            f"GPU {gpu.index}: {words}" for gpu in found.healthy if note and (words := note(gpu, getattr(gpu, field)))
         ]
         observed = f"{count(found.healthy)}: {good}" + (f" ({'; '.join(notes)})" if notes else "")
         yield _finding(check, node.name, Fault(Verdict.PASS, observed, expected), None)
     elif found.without and not (found.unknown or found.faults or found.shared):
-        text = "; ".join(f"{product_names(gpus)}: {reason}" for reason, gpus in found.without.items())
-        yield _finding(check, node.name, Fault(Verdict.SKIP, text), None)
+        observed = "; ".join(f"{product_names(gpus)}: {reason}" for reason, gpus in found.without.items())
+        yield _finding(check, node.name, Fault(Verdict.SKIP, observed), None)
 
 
 def fault_finding(check: str, node: Node, gpu: Gpu, fault: Fault) -> Finding:
