@@ -14,6 +14,7 @@ from preflight.report.text import clean, hang, paint, shorten
 
 # So many different findings of one check and verdict are shown whole; the rest is counted. All are in the JSON report.
 MAX_SHOWN = 12
+MAX_SKIPPED = 20  # so many checks that were skipped for one reason are named; more are counted
 _WORD = 8  # "UNKNOWN" and a space
 _LABEL = 10  # "observed" and two spaces
 
@@ -153,7 +154,8 @@ def _skipped(by_check: Mapping[str, Sequence[Finding]], *, width: int, color: bo
         alike.setdefault(reasons[0] + more, []).append(check)
     lines = []
     for reason, checks in alike.items():
-        first, *rest = hang("SKIP".ljust(_WORD), f"{', '.join(checks)}: {reason}", width=width)
+        named = ", ".join(checks) if len(checks) <= MAX_SKIPPED else f"{len(checks)} checks"
+        first, *rest = hang("SKIP".ljust(_WORD), f"{named}: {reason}", width=width)
         lines += [paint("SKIP", Verdict.SKIP, color=color) + first[len("SKIP") :], *rest]
     return lines
 
