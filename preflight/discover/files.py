@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CHUNK_BYTES = 65536  # files below /proc/sys refuse reads of 4 MiB at once (ENOMEM)
+PAGE_BYTES = 4096  # the most that a file of sysfs gives
 MAX_BYTES = 8 * 2**20  # /proc/cpuinfo of 1024 CPUs is about 2 MB; nothing else here comes near
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -37,6 +38,15 @@ def _chunks(file: int, limit: int) -> Iterator[bytes]:
 def ask_text(path: Path | str) -> str:
     """The stripped content of a kernel file; may be empty. Raises OSError."""
     return read_bytes(path).decode("utf-8", errors="replace").strip()
+
+
+def ask_line(path: Path | str) -> str:
+    """The stripped content of a file of sysfs, or of another whose one read gives all: at most 4096 bytes. Raises OSError."""
+    file = os.open(path, _FLAGS)
+    try:
+        return os.read(file, PAGE_BYTES).decode("utf-8", "replace").strip()
+    finally:
+        os.close(file)
 
 
 def read_text(path: Path | str) -> str | None:
@@ -92,4 +102,6 @@ def reason(error: OSError) -> str:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
+    if name.isascii() and name.isdecimal():
+        return [(-1, ""), (int(name), ""), (-1, "")]
     return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(re.split(r"([0-9]+)", name))]

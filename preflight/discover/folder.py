@@ -1,6 +1,6 @@
 """A device's folder in sysfs, read file by file: what fails is noted, and costs only its own fact."""
 
-from preflight.discover.files import ask_names, ask_text, is_absent, reason, to_int
+from preflight.discover.files import ask_line, ask_names, is_absent, reason, to_int
 from preflight.model import Problem
 
 
@@ -17,7 +17,7 @@ class Folder:
     def text(self, file: str) -> str | None:
         """The content of a file, None if it is absent, empty, or could not be read."""
         try:
-            return ask_text(f"{self.path}/{file}") or None
+            return ask_line(f"{self.path}/{file}") or None
         except OSError as error:
             self._note(file, error)
             return None

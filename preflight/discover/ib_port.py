@@ -23,6 +23,7 @@ _RATE = re.compile(r"^([0-9]+(?:\.[0-9]+)?) Gb/sec \(([0-9]+)X\b")
 # what the driver of EFA prints for every card, whatever its speed: 4X EDR is a constant in efa_query_port() of Linux
 _EFA_PLACEHOLDER = "100 Gb/sec (4X EDR)"
 _NOT_COUNTERS = {"lifespan"}  # of hw_counters: how long the kernel keeps what the card said
+_NO_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 MAX_ENTRIES = 4096  # a GID table has at most 65535 entries by the specification; cards have up to 256
 LinkLayer = Literal["InfiniBand", "Ethernet"]
 
@@ -106,8 +107,9 @@ def _read_gids(device: Folder, at: str, layer: LinkLayer | None) -> tuple[Gid, .
         return None
     found = []
     for name in names[:MAX_ENTRIES]:
-        address = parse_gid(device.text(f"{at}/gids/{name}") or "")
-        if address is None or not (name.isascii() and name.isdecimal()):
+        text = device.text(f"{at}/gids/{name}")
+        address = parse_gid(text) if text not in (None, _NO_GID) and name.isascii() and name.isdecimal() else None
+        if address is None:
             continue
         # the kernel refuses both for entries that have none, which is no failure
         kind = read_text(f"{device.path}/{at}/gid_attrs/types/{name}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from preflight.discover.files import read_text, to_int
+from preflight.discover.files import ask_line, read_text, to_int
 from preflight.model import Gpu, GpuProcess, Service
 
 SERVICES = ("nv-fabricmanager", "nvidia-imex", "nvidia-persistenced", "nvlsm")
@@ -33,7 +33,10 @@ def read_services(root: Path) -> tuple[Service, ...]:
     if names is None:
         return tuple(Service(name=name) for name in SERVICES)
     for pid in names:
-        comm = read_text(f"{root}/proc/{pid}/comm")
+        try:
+            comm = ask_line(f"{root}/proc/{pid}/comm")
+        except OSError:
+            continue  # it ended meanwhile
         if comm in wanted and _is_alive(root, pid):
             running.add(comm)
     return tuple(Service(name=name, running=name[:COMM_LETTERS] in running) for name in SERVICES)
