@@ -1,19 +1,19 @@
 """Each node shows the GPUs that the plan needs there.
 
 A rank without a GPU of its own ends the job at once, or shares a GPU and slows every group it is in. A GPU in MIG mode
-takes no part in NCCL's collectives, so it doesn't count.
+takes no part in NCCL's collectives, so it doesn't count. GPUs that the scheduler or a mask keeps from the job are not the node's fault; those that only this
+task's own cgroup hides count, if the step has them.
+Source: NCCL user guide ("Using MIG instances"; older releases refuse MIG); nvml.h on lost GPUs; srun(1), "OUTPUT ENVIRONMENT VARIABLES".
 """
 
 from collections import Counter
 from collections.abc import Iterator
 
 from preflight.model import Check, Evidence, Finding, Gpu, Node, Part, Verdict
+from preflight.model.job_gpus import num_given, task_binding, tasks_on_node, why_gone
+from preflight.model.per_gpu import gpu_part
 
 NAME = "gpu_count"
-
-# NVML's words for a GPU that is gone until it is reset: nvml.h, NVML_ERROR_GPU_IS_LOST and NVML_ERROR_RESET_REQUIRED
-_GONE = ("lost", "requires reset", "reset required", "fallen off")
-_NOT_ALLOWED = ("permission",)  # what an ordinary user may not read says nothing of the GPU
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
@@ -39,20 +39,31 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
                 remedy=f"run `preflight node` and `nvidia-smi -L` on {name}; a driver that doesn't answer needs a reboot",
             )
             continue
-        yield _judge_node(node, node.gpus, count, expected)
+        measured = evidence.plan.placement.gpu_uuids is not None
+        yield _judge_node(node, node.gpus, count, expected, masked=not measured)
 
 
-def _judge_node(node: Node, gpus: tuple[Gpu, ...], needed: int, expected: str) -> Finding:
+def _judge_node(node: Node, gpus: tuple[Gpu, ...], needed: int, expected: str, *, masked: bool) -> Finding:
     unusable = {gpu.index: reason for gpu in gpus if (reason := _why_unusable(gpu))}
     doubtful = {gpu.index: reason for gpu in gpus if gpu.index not in unusable and (reason := _doubt(gpu))}
     usable = len(gpus) - len(unusable) - len(doubtful)
     reasons = [f"GPU {index}: {reason}" for index, reason in sorted({**unusable, **doubtful}.items())]
     if not gpus and node.gpu_note:
         reasons.append(node.gpu_note)
-    observed = "; ".join([f"{usable} usable of {len(gpus)}", *reasons])
-    if usable >= needed:
+    binding = task_binding(node)
+    if binding is not None and not reasons and binding.given >= needed:
+        return Finding(
+            check=NAME,
+            subject=node.name,
+            verdict=Verdict.PASS,
+            observed=f"the step has {binding.given}; this task is bound to {binding.seen}, which `gpu_isolation` judges",
+            expected=expected,
+        )
+    limit = _kept(node, usable, needed) if masked and usable + len(doubtful) >= needed else None
+    observed = "; ".join([f"{usable} usable of {len(gpus)}", *reasons, *([limit] if limit else [])])
+    if usable >= needed and limit is None:
         return Finding(check=NAME, subject=node.name, verdict=Verdict.PASS, observed=observed, expected=expected)
-    if usable + len(doubtful) >= needed:
+    if usable + len(doubtful) >= needed and limit is None:
         return Finding(
             check=NAME,
             subject=node.name,
@@ -61,6 +72,9 @@ def _judge_node(node: Node, gpus: tuple[Gpu, ...], needed: int, expected: str) -
             expected=expected,
             remedy=f"look at the kernel log and `nvidia-smi -q` of {node.name}",
         )
+    given = num_given(node.mask) if node.mask is not None else None
+    if limit is not None or (given is not None and given == len(gpus) < needed and not reasons):
+        return _not_given(node, observed, expected, given)
     return Finding(
         check=NAME,
         subject=node.name,
@@ -73,24 +87,44 @@ def _judge_node(node: Node, gpus: tuple[Gpu, ...], needed: int, expected: str) -
     )
 
 
+def _kept(node: Node, usable: int, needed: int) -> str | None:
+    """How the mask of this process leaves too few of the usable GPUs; None if it doesn't, or where each task has a mask of its own."""
+    mask = node.mask
+    if mask is None or mask.gpu_uuids is None or len(mask.gpu_uuids) >= needed or (tasks_on_node(mask) or 1) > 1:
+        return None
+    return f"the mask of this process shows {len(mask.gpu_uuids)} of {usable}"
+
+
+def _not_given(node: Node, observed: str, expected: str, given: int | None) -> Finding:
+    told = "" if given is None else f" (the scheduler gave {given} on this node)"
+    return Finding(
+        check=NAME,
+        subject=node.name,
+        verdict=Verdict.FAIL,
+        observed=observed + told,
+        expected=expected,
+        remedy="ask the scheduler for as many GPUs on each node as the plan has ranks there (--gpus-per-node), or unset CUDA_VISIBLE_DEVICES",
+        blames=Part(kind="environment", name=f"GPUs given to the job on {node.name}", confidence="likely"),
+    )
+
+
 def _why_unusable(gpu: Gpu) -> str | None:
     if gpu.mig_enabled:
         return "in MIG mode, takes no part in NCCL collectives"
-    said = "; ".join(f"{problem.source}: {problem.text}" for problem in gpu.problems)
     if gpu.uuid is None:
-        return said or "can't be opened"
-    return said if any(word in said.lower() for word in _GONE) else None
+        return "; ".join(f"{problem.source}: {problem.text}" for problem in gpu.problems) or "can't be opened"
+    return why_gone(gpu)
 
 
 def _doubt(gpu: Gpu) -> str | None:
-    """Problems of a GPU that still answers: it may work or not."""
-    told = [p for p in gpu.problems if not any(word in p.text.lower() for word in _NOT_ALLOWED)]
+    """Problems of a GPU that still answers, and of no one fact: it may work or not. What an ordinary user may not read says nothing of it."""
+    told = [problem for problem in gpu.problems if not problem.not_allowed and problem.field is None]
     return "; ".join(f"{problem.source}: {problem.text}" for problem in told) or None
 
 
 def _blamed(node: Node, unusable: dict[int, str]) -> Part:
     if len(unusable) == 1:
-        return Part(kind="gpu", name=f"{node.name} GPU {next(iter(unusable))}")
+        return next(gpu_part(node, gpu) for gpu in node.gpus or () if gpu.index in unusable)
     return Part(kind="node", name=node.name)
 
 
@@ -98,6 +132,8 @@ CHECK = Check(
     name=NAME,
     claim="Each node shows the GPUs that the plan needs there.",
     why="A rank without a GPU of its own ends the job, or shares a GPU and slows every group it is in.",
+    source="One process per GPU is what NCCL and every framework's launcher assume; nvml.h on lost GPUs.",
+    remedy="Reset or replace GPUs that are lost, switch MIG off, ask the scheduler for as many GPUs as ranks, or leave the node out.",
     uses=("inventory", "plan"),
     judge=judge,
 )

@@ -1,5 +1,8 @@
 """gpu_count: the GPUs that the plan needs are there."""
 
+from msgspec.structs import replace
+
+from preflight.discover.mask import read_mask
 from preflight.model import Finding, Inventory, Node, Problem, Settings, Verdict
 from preflight_checks.gpu_count import judge
 from tests.builders import make_evidence, make_gpu, make_inventory, make_node, make_plan
@@ -48,7 +51,7 @@ def test_a_gpu_that_cannot_be_opened_is_blamed_by_its_index():
     finding = judged(lost, make_node("node1"))[0]
     assert finding.verdict is Verdict.FAIL
     assert finding.blames is not None
-    assert (finding.blames.kind, finding.blames.name) == ("gpu", "node0 GPU 3")
+    assert (finding.blames.kind, finding.blames.name) == ("gpu", "node0 GPU 3 (0000:13:00.0)")
     assert "GPU is lost" in finding.observed
 
 
@@ -66,6 +69,45 @@ def test_a_gpu_in_mig_mode_does_not_count():
 def test_a_gpu_with_an_unclear_problem_is_unknown_not_fail():
     odd = eight("node0", problems=(Problem(source="nvml", text="Unknown Error"),))
     assert judged(odd, make_node("node1"))[0].verdict is Verdict.UNKNOWN
+
+
+def test_a_single_fact_that_could_not_be_read_is_no_doubt_about_the_gpu():
+    odd = eight("node0", problems=(Problem(source="nvml", text="Unknown Error", field="ecc"),))
+    assert judged(odd, make_node("node1"))[0].verdict is Verdict.PASS
+
+
+def masked(gpus: int, **variables) -> Node:
+    node = make_node("node0", gpus=gpus)
+    return replace(node, mask=read_mask(variables, node.gpus))
+
+
+def test_a_mask_that_leaves_too_few_gpus_is_not_the_nodes_fault():
+    finding = judged(masked(8, CUDA_VISIBLE_DEVICES="0,1"), make_node("node1"))[0]
+    assert finding.verdict is Verdict.FAIL
+    assert "8 usable of 8; the mask of this process shows 2 of 8" in finding.observed
+    assert finding.blames is not None
+    assert finding.blames.kind == "environment"
+
+
+def test_a_scheduler_that_gave_fewer_gpus_is_not_the_nodes_fault():
+    finding = judged(masked(4, CUDA_VISIBLE_DEVICES="0,1,2,3", SLURM_JOB_GPUS="4,5,6,7"), make_node("node1"))[0]
+    assert finding.verdict is Verdict.FAIL
+    assert "the scheduler gave 4 on this node" in finding.observed
+    assert finding.blames is not None
+    assert finding.blames.kind == "environment"
+
+
+def test_a_mask_of_all_gpus_passes():
+    assert judged(masked(8, CUDA_VISIBLE_DEVICES="0,1,2,3,4,5,6,7"), make_node("node1"))[0].verdict is Verdict.PASS
+
+
+def test_gpus_that_only_this_tasks_cgroup_hides_count():
+    step = {"SLURM_GTIDS": "0,1,2,3,4,5,6,7", "SLURM_STEP_GPUS": "0,1,2,3,4,5,6,7", "SLURM_LOCALID": "3"}
+    finding = judged(masked(1, CUDA_VISIBLE_DEVICES="0", **step), make_node("node1"))[0]
+    assert finding.verdict is Verdict.PASS
+    assert "the step has 8; this task is bound to 1" in finding.observed
+    own_mask = judged(masked(8, CUDA_VISIBLE_DEVICES="3", **step), make_node("node1"))[0]
+    assert own_mask.verdict is Verdict.PASS
 
 
 def test_what_an_ordinary_user_may_not_read_is_no_problem_of_the_gpu():
