@@ -29,7 +29,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             return _no_counters(gpu, links)
         bad = {link.index: text for link in counted if (text := _stands_out(gpu, link, limits, everything, quiet))}
         if not bad:
-            return None
+            return None if any(link.active is not False for link in links) else Fault(Verdict.SKIP, "no active NVLink")
         name = gpu_name(node, gpu)
         one = len(bad) == 1
         return Fault(

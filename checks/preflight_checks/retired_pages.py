@@ -2,8 +2,8 @@
 
 V100, T4 and older take a page out of use after one double-bit or two single-bit errors at the same place, at the next load of the driver; until then it is in use. There are at
 most 64 such pages: after that a bad page stays.
-Source: NVIDIA, Dynamic Page Retirement, and the table of differences in GPU Memory Error Management (at most 64). `full_pages` 60 is the number that is commonly told as
-the vendor's limit for a return, and `many_pages` 10 is gcm's limit.
+Source: NVIDIA, Dynamic Page Retirement, and the table of differences in GPU Memory Error Management (at most 64). `full_pages`: Azure's azhpc-diagnostics sends GPUs
+back at 60 (pull request 40). `many_pages`: gcm's limit.
 """
 
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ CHECK = Check(
     name=NAME,
     claim="No GPU before Ampere has pages that wait to be retired, or has nearly used up the pages that it may retire.",
     why="A page that waits is bad and in use until the driver is loaded again; after 64 pages a bad one stays in use.",
-    source="NVIDIA, Dynamic Page Retirement; GPU Memory Error Management (at most 64 pages); gcm (10 pages).",
+    source="NVIDIA, Dynamic Page Retirement; GPU Memory Error Management (at most 64 pages); azhpc-diagnostics pull request 40 (60 pages); gcm (10 pages).",
     remedy="Pending: drain the node and reset the GPU, or reboot. Nearly 64: have the GPU replaced.",
     uses=("health",),
     judge=judge,
