@@ -55,7 +55,7 @@ _SAME = {"hgx": "sxm", "dgx": "sxm", "pci": "pcie"}
 # NVML writes these words into the name of every Hopper product that is not the SXM one, which bears no such word ("NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA
 # H100 NVL", "NVIDIA H200", "NVIDIA H200 NVL"), and "PCIe" into those of A100 and A800 cards: a name without them is not the card's.
 _CARD = {"pcie", "nvl"}
-_BRANDED = re.compile(r"(NVIDIA|Tesla|Quadro|GeForce|GRID|TITAN) .*\w", re.IGNORECASE)
+_BRANDED = r"(nvidia|tesla|quadro|geforce|grid|titan) .*\w"
 
 
 class Meaning(NamedTuple):
@@ -72,7 +72,7 @@ def index(names: Names) -> dict[str, str]:
 
 def is_branded(text: str) -> bool:
     """Whether a text is written as the driver writes a product's name, so that it may be one that no profile knows."""
-    return bool(_BRANDED.fullmatch(text.strip()))
+    return bool(re.fullmatch(_BRANDED, text.strip().casefold()))
 
 
 def meaning(text: str, names: Names) -> Meaning:

@@ -82,7 +82,11 @@ def near_profiles(name: str) -> str:
     from difflib import get_close_matches
 
     by_name = index(NAMES)
-    close = related(name, NAMES) or [by_name[known] for known in get_close_matches(name.casefold(), by_name, n=1)]
+    near = [
+        [by_name[known] for known in get_close_matches(name.casefold(), by_name, n=1, cutoff=share)]
+        for share in (0.9, 0.6)
+    ]
+    close = near[0] or related(name, NAMES) or near[1]
     hint = f"did you mean {' or '.join(map(repr, sorted(close)))}? " if close else ""
     return f"{hint}known: {', '.join(sorted(NAMES))}"
 

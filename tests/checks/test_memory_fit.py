@@ -59,7 +59,7 @@ def test_the_smallest_gpu_counts():
 
 
 def test_memory_that_nobody_knows_is_unknown_not_pass():
-    assert judge(gpu="NVIDIA L40S").verdict is Verdict.UNKNOWN
+    assert judge(gpu="NVIDIA H500").verdict is Verdict.UNKNOWN
     assert judge(gpu=None).verdict is Verdict.UNKNOWN
     finding = judge(make_inventory(7, 8), gpu=None)
     assert finding.verdict is Verdict.UNKNOWN

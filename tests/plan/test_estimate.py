@@ -39,7 +39,7 @@ def test_the_bubble_is_unknown_where_the_micro_batches_are():
 
 
 def test_memory_is_unknown_for_a_gpu_that_no_profile_knows():
-    estimate = make_plan(gpu="NVIDIA L40S").estimate
+    estimate = make_plan(gpu="NVIDIA H500").estimate
     assert (estimate.gpu_memory_bytes, estimate.free_bytes_per_gpu) == (None, None)
     assert estimate.state_bytes_per_gpu == 35_000_000_000
 

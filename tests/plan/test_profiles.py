@@ -42,7 +42,7 @@ def test_an_unknown_machine_has_no_profile():
         ("H100", "did you mean 'H100-64GB' or 'H100-80GB' or 'H100-NVL-94GB' or 'H100-PCIE-80GB'?"),
         ("NVIDIA L40S 96GB", "did you mean 'L40S-48GB'?"),
         ("B200", "did you mean 'B200-180GB'?"),
-        ("H100-80G", "did you mean 'H100-"),
+        ("H100-80G", "did you mean 'H100-80GB'?"),
         ("B20O-180GB", "did you mean 'B200-180GB'?"),
         ("TPU v5", "known: "),
     ],

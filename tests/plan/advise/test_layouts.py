@@ -255,7 +255,7 @@ def test_a_layout_in_the_words_of_torchtitan_is_read_back_as_the_same_layout(sha
         assert said["training"].get("recompute", "none") == layout.training.recompute
 
 
-@pytest.mark.parametrize("gpu", [None, "NVIDIA L40S"])
+@pytest.mark.parametrize("gpu", [None, "NVIDIA H500"])
 def test_without_the_memory_of_a_gpu_nothing_is_ranked(gpu):
     job = job_for(LLAMA_70B, batch=256)
     job = msgspec.structs.replace(job, hardware=msgspec.structs.replace(job.hardware, gpu=gpu))
