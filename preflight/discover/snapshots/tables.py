@@ -91,7 +91,10 @@ class _Reader:
 
     def read(self, line: str) -> None:
         """Take one line in."""
-        if len(line) > MAX_LINE or not line.strip() or (self.draft is None and not _MAY_BEGIN.search(line)):
+        if len(line) > MAX_LINE or not line.strip():
+            return
+        self.view_age += 1
+        if self.draft is None and not _MAY_BEGIN.search(line):
             return
         line = "".join(char if char.isprintable() else " " for char in _ESCAPE.sub("", line))
         line = line.replace("|", " ").replace("`", " ").strip()
@@ -99,7 +102,6 @@ class _Reader:
             self.finish()
             self.view, self.p2p, self.view_age = _VIEWS[found[1]], found[2] or "", 0
             return
-        self.view_age += 1
         devices = header_devices(line)
         if devices is not None and self._takes_header(devices, line):
             return
