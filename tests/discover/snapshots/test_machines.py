@@ -4,7 +4,7 @@ import pytest
 
 from preflight.discover.snapshots import read_node
 from preflight.model.rails import OWN, rails
-from tests.machines import load, names, render
+from tests.topology_texts import load, names, render
 
 STYLES = [{}, {"spaces": True}, {"escapes": True}, {"legend": False}, {"command": False}]
 

@@ -11,7 +11,7 @@ from preflight.discover.snapshots import MAX_TEXT_BYTES, read_node
 from preflight.errors import ConfigError
 from preflight.model import Node, to_json
 from tests.builders import make_node
-from tests.machines import load, names, render
+from tests.topology_texts import load, names, render
 
 TOPO = "\tGPU0\tGPU1\nGPU0\t X \tNV4\nGPU1\tNV4\t X \n"
 

@@ -6,7 +6,7 @@ import pytest
 
 from preflight.discover.snapshots.topo_text import read_topo
 from preflight.model.rails import rails
-from tests.machines import LEGEND, NVLINK_LEGEND, load, p2p_text, render
+from tests.topology_texts import LEGEND, NVLINK_LEGEND, load, p2p_text, render
 
 PAIR = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV4\t0-15\t0\nGPU1\tNV4\t X \t16-31\t1\n"
 BARE = "\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n"
