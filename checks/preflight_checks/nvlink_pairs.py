@@ -249,7 +249,8 @@ def _expected(layout: NvlinkLayout) -> str:
 def _whole_text(each: _Set, layout: NvlinkLayout) -> str:
     if layout.kind == "cube":
         bare = sum(not number for number in each.numbers.values())
-        return f"{count(each.gpus)}: {layout.per_gpu} NVLinks from each; {bare} of {len(each.numbers)} pairs have none, which is how this board is made"
+        design = ", as this board is made" if each.profile else ""
+        return f"{count(each.gpus)}: {layout.per_gpu} NVLinks from each; {bare} of {len(each.numbers)} pairs have none{design}"
     return f"{count(each.gpus)}: {_pairs_text(each)}"
 
 
