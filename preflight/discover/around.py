@@ -16,7 +16,8 @@ from preflight.discover.limits import read_clock, read_limits
 from preflight.discover.pci import is_bridge_id, nvidia_gpus_on_bus, pci_upstream
 from preflight.discover.pci_config import BusReading, read_bus
 from preflight.discover.platform_kind import read_platform
-from preflight.discover.processes import read_services
+from preflight.discover.processes import account_home, read_services
+from preflight.discover.settings import read_settings
 from preflight.discover.versions import read_device_files, read_versions
 from preflight.model import Hca, Problem
 
@@ -47,6 +48,7 @@ def read_around(root: Path, environ: Mapping[str, str], gathering: Gathering) ->
     )
     devices = [*(on_bus or ()), *(hca.pci_bus_id for hca in hcas or () if hca.pci_bus_id)]
     has_gpus = on_bus != () or driver_folder
+    home = ask("account", "settings", lambda: account_home(root), None)
     facts: dict[str, Any] = {
         "gpus_on_bus": on_bus,
         "dead_on_bus": bus.dead,
@@ -61,6 +63,7 @@ def read_around(root: Path, environ: Mapping[str, str], gathering: Gathering) ->
         "services": ask("/proc", "services", lambda: read_services(root), None) if has_gpus else (),
         "versions": ask("versions", "versions", lambda: read_versions(root, environ), dict[str, str]()),
         "device_files": ask("/dev", "device_files", lambda: read_device_files(root), None),
+        "settings": ask("settings", "settings", lambda: read_settings(environ, root=root, home=home), None),
         "kernel_log": ask("kernel log", "kernel_log", lambda: read_kernel_log(root), None),
     }
     return Around(host, on_bus, driver_folder, hcas, facts, (*host.problems, *hca_problems, *bus.problems))

@@ -4,6 +4,7 @@ Kernel: Documentation/filesystems/proc.rst (comm is cut at 15 letters; hidepid= 
 """
 
 import os
+import pwd
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -104,9 +105,32 @@ def _boot_time(stat: str | None) -> int | None:
 
 def _users(root: Path) -> dict[int, str]:
     """Users of the system's own file: a name service of the network is not asked, since it may not answer."""
-    found: dict[int, str] = {}
+    return {number: name for number, (name, _) in _accounts(root).items()}
+
+
+def _accounts(root: Path) -> dict[int, tuple[str, str]]:
+    """User number -> name and home directory, from passwd(5); of several lines the first counts."""
+    found: dict[int, tuple[str, str]] = {}
     for line in (read_text(root / "etc/passwd") or "").splitlines()[:_MAX_PASSWD_LINES]:
         fields = line.split(":")
-        if len(fields) >= 3 and fields[2].isdecimal():
-            found.setdefault(int(fields[2]), fields[0])
+        if len(fields) >= 6 and fields[2].isdecimal():
+            found.setdefault(int(fields[2]), (fields[0], fields[5]))
     return found
+
+
+def account_home(root: Path) -> Path | None:
+    """The home directory of this process's account, where NCCL looks for its settings. None: it has none, or the root is another system's.
+
+    Asks the name services of the network, which may not answer, only for users that the system's own file doesn't know.
+    """
+    if root != Path("/"):
+        return None
+    own = os.getuid()
+    local = _accounts(root).get(own)
+    if local is not None:
+        return Path(local[1]) if local[1].startswith("/") else None
+    try:
+        home = pwd.getpwuid(own).pw_dir
+    except KeyError:
+        return None
+    return Path(home) if home.startswith("/") else None

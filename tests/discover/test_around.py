@@ -12,48 +12,14 @@ from preflight.discover.around import read_around
 from preflight.discover.gathering import Gathering
 from preflight.discover.node import discover_node
 from preflight.model import Node, from_json, to_json
-from tests.config_spaces import DEAD, config_space
+from tests.config_spaces import config_space
+from tests.machines import hgx
 from tests.trees import Tree
 
 
 @pytest.fixture
 def tree(tmp_path):
     return Tree(tmp_path)
-
-
-def hgx(tree, *, dead=()):
-    """Eight GPUs, each with a 400 Gb/s InfiniBand card behind the same switch, and an Ethernet card for the system."""
-    for number in range(8):
-        root = f"pci0000:{0x10 + number:02x}/0000:{0x10 + number:02x}:01.0"
-        switch = f"{root}/0000:{0x20 + number:02x}:00.0"
-        if not (tree.root / f"sys/devices/{root}").exists():
-            for path, acs in ((root, 0x001D), (switch, 0)):
-                tree.pci(path, vendor="0x1000", class_code="0x060400", config=config_space(acs=acs))
-        gpu = f"{switch}/0000:{0x20 + number:02x}:01.0/0000:{0x40 + number:02x}:00.0"
-        card = f"{switch}/0000:{0x20 + number:02x}:02.0/0000:{0x60 + number:02x}:00.0"
-        tree.gpu(gpu, numa=number // 4, config=DEAD if number in dead else config_space())
-        device = tree.pci(
-            card,
-            numa=number // 4,
-            driver="mlx5_core",
-            speed="32.0 GT/s PCIe",
-            width=16,
-            config=config_space(max_read_request=4096),
-        )
-        tree.port(tree.hca(f"mlx5_{number}", device))
-        tree.nic(f"ib{number}", device=device, hardware_type=32, mtu=4092, port=0)
-        tree.write(f"dev/nvidia{number}", "")
-    tree.nic("eth0", device=tree.pci("pci0000:70/0000:70:01.0/0000:71:00.0"))
-    tree.write(
-        "proc/1/net/route",
-        "Iface Destination Gateway Flags RefCnt Use Metric Mask\neth0 00000000 010002C0 0003 0 0 0 00000000\n",
-    )
-    tree.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06\n")
-    tree.write("proc/modules", "nvidia_peermem 16384 0 - Live 0x0\n")
-    tree.folder("sys/class/iommu")
-    tree.write("proc/2/comm", "kthreadd\n")
-    tree.write("proc/700/comm", "nv-fabricmanage\n")
-    tree.write("proc/700/stat", "700 (nv-fabricmanage) S 1\n")
 
 
 def around(tree, environ=None):
@@ -108,6 +74,13 @@ def test_a_container_without_sysfs_leaves_the_bus_unknown_and_tells_the_rest(tre
     assert found.facts["device_files"] == tuple(range(8))
     assert found.host.memory_bytes == 64 * 2**30
     assert {problem.source for problem in found.problems} == {"/sys/class/net", "/sys/class/infiniband"}
+
+
+def test_settings_are_those_of_the_job_and_of_the_systems_file(tree):
+    tree.write("etc/nccl.conf", "NCCL_P2P_DISABLE=1\nNCCL_DEBUG=WARN\n")
+    settings = {setting.name: setting for setting in around(tree, {"NCCL_DEBUG": "INFO"}).facts["settings"]}
+    assert (settings["NCCL_P2P_DISABLE"].value, settings["NCCL_P2P_DISABLE"].origin) == ("1", "/etc/nccl.conf")
+    assert (settings["NCCL_DEBUG"].value, settings["NCCL_DEBUG"].origin) == ("INFO", "environment")
 
 
 def test_an_empty_root_gives_a_node_of_unknowns(tmp_path):

@@ -8,8 +8,9 @@ from preflight.discover.node import discover_node, explain_gpus
 from preflight.discover.nvlink import nvlink_domains
 from preflight.discover.nvml import NvmlReading
 from preflight.discover.topology import build_topology
-from preflight.model import Gpu, GpuPeer, Inventory, Link, Node, from_json, to_json
+from preflight.model import Gpu, GpuPeer, GpuProcess, Inventory, Link, Node, from_json, to_json
 from tests.builders import make_inventory, make_node
+from tests.machines import hgx
 from tests.trees import Tree
 
 NO_DRIVER = NvmlReading(no_driver=True, note="NVML Shared Library Not Found (NVML 12)")
@@ -130,3 +131,92 @@ def test_gpus_that_reach_no_other_are_in_no_domain():
     assert build_topology(Inventory(nodes=(make_node(gpus=2, domain="none"),))).nvlink_domains == {}
     # a domain that is unknown is another matter: nothing is known then
     assert build_topology(Inventory(nodes=(make_node(gpus=2, domain=None),))).nvlink_domains is None
+
+
+class Answering:
+    """An NVML child that has answered."""
+
+    reading = NvmlReading()
+
+    def __init__(self, deadline_s):
+        pass
+
+    def result(self):
+        return self.reading
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def answering(monkeypatch):
+    def answer(**reading):
+        monkeypatch.setattr("preflight.discover.node.NvmlRun", Answering)
+        monkeypatch.setattr(Answering, "reading", NvmlReading(**reading))
+
+    return answer
+
+
+def on_bus(count, **facts):
+    """GPUs as NVML tells of them, at the places of the recorded machine."""
+    return tuple(
+        Gpu(index=i, uuid=f"GPU-{i}", name="NVIDIA H100 80GB HBM3", pci_bus_id=f"0000:{0x40 + i:02x}:00.0", **facts)
+        for i in range(count)
+    )
+
+
+def test_gpus_get_their_places_and_cards_from_the_system(tmp_path, answering):
+    tree = Tree(tmp_path)
+    hgx(tree)
+    gpu_5 = "sys/devices/pci0000:15/0000:15:01.0/0000:25:00.0/0000:25:01.0/0000:45:00.0"
+    tree.write(f"{gpu_5}/local_cpulist", "48-95,144-191\n")
+    answering(gpus=on_bus(8), confidential_compute=False)
+    node = discover_node(root=tree.root)
+    gpu = node.gpus[5]
+    assert (gpu.numa_node, gpu.cpus) == (1, "48-95,144-191")
+    assert gpu.pci_upstream == ("0000:25:01.0", "0000:25:00.0", "0000:15:01.0", "pci0000:15")
+    assert [name for name, relation in gpu.nics.items() if relation == "PIX"] == ["mlx5_5"]
+    assert node.confidential_compute is False
+    assert node.gpus_on_bus == tuple(gpu.pci_bus_id for gpu in node.gpus)
+    assert node.problems == ()
+    assert from_json(to_json(node), Node) == node
+
+
+def test_what_nvml_says_of_a_place_stays_where_sysfs_is_silent(tmp_path, answering):
+    answering(gpus=on_bus(1, numa_node=1, cpus="0-3"))
+    (gpu,) = discover_node("n1", root=tmp_path).gpus
+    assert (gpu.numa_node, gpu.cpus, gpu.pci_upstream, gpu.nics) == (1, "0-3", None, {})
+
+
+def test_a_gpu_that_the_driver_lost_is_counted_on_the_bus_and_named_dead(tmp_path, answering):
+    tree = Tree(tmp_path)
+    hgx(tree, dead=(7,))
+    answering(gpus=on_bus(7))
+    node = discover_node(root=tree.root)
+    assert (len(node.gpus_on_bus), node.dead_on_bus) == (8, ("0000:47:00.0",))
+    assert [problem.field for problem in node.problems] == ["gpus"]
+    assert "8 NVIDIA GPUs on the PCI bus, 7 shown by the driver" in node.problems[0].text
+
+
+def test_processes_on_gpus_are_named(tmp_path, answering):
+    tree = Tree(tmp_path)
+    hgx(tree)
+    tree.write("proc/4711/comm", "python3\n")
+    answering(gpus=on_bus(1, processes=(GpuProcess(pid=4711),)))
+    (process,) = discover_node(root=tree.root).gpus[0].processes
+    assert process.name == "python3"
+
+
+def test_a_job_s_mask_is_resolved_on_the_gpus_that_were_found(tmp_path, answering):
+    answering(gpus=on_bus(8))
+    node = discover_node("n1", root=tmp_path, environ={"CUDA_VISIBLE_DEVICES": "GPU-2,GPU-5"})
+    assert node.mask.gpu_uuids == ("GPU-2", "GPU-5")
+
+
+def test_a_driver_that_hangs_leaves_the_rest_of_the_node(tmp_path, answering):
+    tree = Tree(tmp_path)
+    hgx(tree)
+    answering(note="NVML did not answer within 20 s: the driver hangs (see the kernel log)")
+    node = discover_node(root=tree.root)
+    assert (node.gpus, node.gpu_note[:19]) == (None, "NVML did not answer")
+    assert (len(node.hcas), len(node.gpus_on_bus)) == (8, 8)

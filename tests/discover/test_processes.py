@@ -1,10 +1,12 @@
 """Daemons and processes on GPUs, from /proc: only what can be seen is judged."""
 
 import os
+import pwd
+from pathlib import Path
 
 import pytest
 
-from preflight.discover.processes import name_processes, read_services
+from preflight.discover.processes import account_home, name_processes, read_services
 from preflight.model import Gpu, GpuProcess
 from tests.trees import Tree
 
@@ -75,7 +77,7 @@ def test_a_process_on_a_gpu_gets_its_name_user_and_start(tree):
     process(tree, 2, "kthreadd")
     process(tree, 4711, "python3", start_s=500)
     owner = (tree.root / "proc/4711").stat().st_uid
-    tree.write("etc/passwd", f"root:x:9999:0::/:/bin/sh\nalice:x:{owner}:1::/:/bin/sh\n")
+    tree.write("etc/passwd", f"root:x:9999:0::/root:/bin/sh\nalice:x:{owner}:1::/home/alice:/bin/sh\n")
     ((gpu,)) = name_processes(tree.root, on_gpu(4711))
     (found,) = gpu.processes
     assert (found.name, found.user, found.started_at_s) == ("python3", "alice", 1700000500.0)
@@ -100,3 +102,9 @@ def test_a_process_that_ended_or_is_of_another_namespace_keeps_its_number(tree):
 def test_gpus_without_processes_stay_as_they_are(tree):
     gpus = (Gpu(index=0, processes=()), Gpu(index=1))
     assert name_processes(tree.root, gpus) == gpus
+
+
+def test_the_home_directory_is_that_of_the_account_whatever_the_environment_says(tree, monkeypatch):
+    monkeypatch.setenv("HOME", "/elsewhere")
+    assert account_home(Path("/")) == Path(pwd.getpwuid(os.getuid()).pw_dir)
+    assert account_home(tree.root) is None
