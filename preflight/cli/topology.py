@@ -1,6 +1,6 @@
-"""`preflight topology`: GPUs against GPUs and NICs, in the words of `nvidia-smi topo -m`."""
+"""`preflight topology`: GPUs against GPUs and HCAs, in the words of `nvidia-smi topo -m`; whose HCA is whose."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import click
@@ -16,7 +16,10 @@ from preflight.cli.node_text import (
     problem_lines,
     table,
 )
-from preflight.model import Ancestor, Gpu, Nic, Node
+from preflight.errors import UsageError
+from preflight.model import Gpu, Node
+from preflight.model.hostlist import fold_numbers
+from preflight.model.rails import Rails, fabric_devices, rails, relation_of
 
 # the legend of `nvidia-smi topo -m`
 LEGEND = {
@@ -26,7 +29,20 @@ LEGEND = {
     "PHB": "over one PCIe host bridge",
     "NODE": "over host bridges of one NUMA node",
     "SYS": "over the link between NUMA nodes",
+    "SYS?": "that PCIe path; whether there are NVLinks could not be found out (the other words likewise)",
     "?": "could not be found out",
+}
+SOURCES = {
+    "topo": "the text of `nvidia-smi topo`",
+    "topo -mp": "the text of `nvidia-smi topo -mp`, which hides NVLink",
+    "nccl xml": "a topology of NCCL's, with the GPUs of one communicator",
+}
+# what each status of the driver means (nvml.h, nvmlGpuP2PStatus_t)
+P2P = {
+    "chipset": "not supported by the chipset",
+    "gpu": "not supported by the GPU",
+    "topology": "not supported across these PCIe paths",
+    "disabled": "disabled by a setting of the driver",
 }
 
 
@@ -41,7 +57,9 @@ LEGEND = {
     show_default=True,
 )
 def command(style: Literal["text", "json"], **source: Any) -> int:
-    """Show how the GPUs and network interfaces of this node are joined, as a matrix with a legend."""
+    """Show how the GPUs and HCAs of this node are joined, as a matrix with a legend, and which HCA is whose."""
+    if len(source["from_files"]) > 1:
+        raise UsageError("topology shows one node: give --from once")
     (node,) = load_nodes(**source)
     if style == "json":
         click.echo(_document(node), nl=False)
@@ -51,77 +69,125 @@ def command(style: Literal["text", "json"], **source: Any) -> int:
 
 
 def _document(node: Node) -> bytes:
-    from preflight.discover.topology import build_topology
-    from preflight.model import Inventory, to_json
+    from preflight.model import to_json
 
     matrix = {f"GPU{row[0]}": row[1:] for row in _rows(node)}
-    columns = [*(f"GPU{gpu.index}" for gpu in node.gpus or ()), *(nic.name for nic in fabric_nics(node))]
+    columns = [*(f"GPU{gpu.index}" for gpu in node.gpus or ()), *_device_names(node)]
     return to_json(
         {
             "schema": "preflight.topology/1",
-            "topology": build_topology(Inventory(nodes=(node,))),
+            "topology": _domains(node),
             "columns": columns,
             "matrix": {name: row[: len(columns)] for name, row in matrix.items()},
+            "rails": rails(node),
             "node": node,
         }
     )
 
 
+def _domains(node: Node) -> Any:
+    """NVLink domains by UUID; unknown, not empty, where the source tells no UUIDs."""
+    from preflight.discover.topology import build_topology
+    from preflight.model import Inventory, Topology
+
+    unnamed = any(gpu.uuid is None and gpu.nvlink_domain not in (None, "none") for gpu in node.gpus or ())
+    return Topology() if unnamed else build_topology(Inventory(nodes=(node,)))
+
+
 def describe(node: Node) -> Iterable[str]:
-    """The matrix as lines of text; without GPUs: CPUs, NUMA nodes and NICs."""
+    """Matrix and rails as lines of text; without GPUs: CPUs, NUMA nodes and NICs."""
     yield f"node {plain(node.name)}" + (" (simulated)" if node.simulated else "")
-    yield from host_lines(node)
-    yield from gpu_summary(node)
+    if node.source == "node":
+        yield from host_lines(node)
+        yield from gpu_summary(node)
+    else:
+        yield f"  source    {SOURCES[node.source]}; nothing is known of health"
+        products = ", ".join(dict.fromkeys(plain(gpu.name or "product unknown") for gpu in node.gpus or ()))
+        yield f"  GPUs      {len(node.gpus or ())}, {products}"
     if node.gpus:
-        names = [f"GPU{gpu.index}" for gpu in node.gpus] + [plain(nic.name) for nic in fabric_nics(node)]
-        yield from table(["GPU", *names, "NUMA", "NVLinks", "domain"], _rows(node))
+        rows = list(_rows(node))
+        names = [f"GPU{gpu.index}" for gpu in node.gpus] + [plain(name) for name in _device_names(node)]
+        yield from table(["GPU", *names, "NUMA", "NVLinks", "domain"], rows)
         yield ""
+        hidden = any(word != "?" and word.endswith("?") for row in rows for word in row)
         for word, meaning in LEGEND.items():
-            yield f"  {word.ljust(4)}  {meaning}"
-    yield from nic_lines(node)
+            if word != "SYS?" or hidden:
+                yield f"  {word.ljust(4)}  {meaning}"
+        yield from _peer_access(node)
+        yield from _rail_lines(node, rails(node))
+    if node.source == "node":
+        yield from nic_lines(node)
     yield from problem_lines(node)
 
 
-def fabric_nics(node: Node) -> list[Nic]:
-    """The interfaces that can carry traffic of a GPU: those that sit on a bus."""
-    return [nic for nic in node.nics or () if nic.pci_bus_id is not None]
+def _device_names(node: Node) -> list[str]:
+    return [device.name for device in fabric_devices(node.hcas, node.nics)]
 
 
-def _rows(node: Node) -> Iterable[list[str]]:
-    nics = fabric_nics(node)
+def _rows(node: Node) -> Iterator[list[str]]:
+    devices = fabric_devices(node.hcas, node.nics)
     for gpu in node.gpus or ():
         to_gpus = [gpu_label(gpu, other) for other in node.gpus or ()]
-        to_nics = [known(nic_affinity(node, gpu, nic)) for nic in nics]
-        yield [str(gpu.index), *to_gpus, *to_nics, known(gpu.numa_node), link_count(gpu), known(gpu.nvlink_domain)]
+        to_devices = [known(relation_of(node, gpu, device)) for device in devices]
+        # a topology of NCCL's lists active links only
+        links = f"{len(gpu.links)} active" if gpu.links and node.source != "node" else link_count(gpu)
+        yield [str(gpu.index), *to_gpus, *to_devices, known(gpu.numa_node), links, known(gpu.nvlink_domain)]
 
 
 def gpu_label(gpu: Gpu, other: Gpu) -> str:
-    """The pair's "NV18", its PCIe ancestor, or "?"; "X" for the GPU itself. NVLink unknown isn't called a PCIe path."""
+    """The pair's "NV18" or its PCIe ancestor; "SYS?" where NVLinks are unknown, "?" where that path is too; "X" for the GPU itself."""
     if other.index == gpu.index:
         return "X"
-    peer = next((peer for peer in gpu.peers if peer.index == other.index), None)
-    if peer is None or peer.num_nvlinks is None:
+    peer = gpu.peer(other.index)
+    if peer is None:
         return "?"
+    if peer.num_nvlinks is None:
+        return f"{peer.ancestor or ''}?"
     return f"NV{peer.num_nvlinks}" if peer.num_nvlinks else known(peer.ancestor)
 
 
-def nic_affinity(node: Node, gpu: Gpu, nic: Nic) -> Ancestor | None:
-    """How close a NIC is to a GPU, from the bridges above both and their NUMA nodes; None: unknown.
+def _peer_access(node: Node) -> Iterator[str]:
+    """What the driver says of peer access: one line for each kind, the pairs named where they differ."""
+    told: dict[str, dict[str, list[str]]] = {}
+    for gpu in node.gpus or ():
+        for peer in gpu.peers:
+            for kind, status in peer.p2p.items():
+                told.setdefault(kind, {}).setdefault(status, []).append(f"{gpu.index}>{peer.index}")
+    if told:
+        yield ""
+    for kind, statuses in told.items():
+        alike = len(statuses) == 1
+        parts = [
+            f"{P2P.get(status, status)} for {'all pairs' if alike else _first(pairs)}"
+            for status, pairs in statuses.items()
+        ]
+        yield f"  peer access, {kind}: {'; '.join(parts)}"
 
-    A switch is two bridges in sysfs (its port to the device, its port to the CPU), so a bridge that is at most second
-    above both is one switch: PIX. Example: the GPU below (down1, up, port, pci0000:00) and the NIC below (down2, up,
-    port, pci0000:00) share `up`: PIX.
-    """
-    above_gpu, above_nic = gpu.pci_upstream or (), nic.pci_upstream or ()
-    shared = next((bridge for bridge in above_gpu if bridge in above_nic), None)
-    if shared is not None:
-        if shared == above_gpu[-1]:
-            return "PHB"
-        return "PIX" if max(above_gpu.index(shared), above_nic.index(shared)) <= 1 else "PXB"
-    if not above_gpu or not above_nic:
-        return None
-    if node.numa_nodes is not None and len(node.numa_nodes) == 1:
-        return "NODE"
-    if gpu.numa_node is None or nic.numa_node is None:
-        return None
-    return "NODE" if gpu.numa_node == nic.numa_node else "SYS"
+
+def _first(pairs: list[str], limit: int = 6) -> str:
+    return " ".join(pairs[:limit]) + (f" and {len(pairs) - limit} more" if len(pairs) > limit else "")
+
+
+def _rail_lines(node: Node, found: Rails) -> Iterator[str]:
+    """Whose HCA is whose, and what is nobody's."""
+    closeness = {device.name: device for device in fabric_devices(node.hcas, node.nics)}
+    if not closeness:
+        yield ""
+        yield "  rails     unknown" if node.hcas is None else "  rails     none: this source shows no HCA"
+        return
+    rows = []
+    for gpu in node.gpus or ():
+        names = found.own.get(gpu.index, ())
+        sharers = {other for name in names for other in found.sharers(name)} - {gpu.index}
+        words = dict.fromkeys(known(relation_of(node, gpu, closeness[name])) for name in names)
+        none = "?" if gpu.index in found.unknown_gpus else "none"
+        shared = f"GPU {fold_numbers(sharers)}" if sharers else ""
+        rows.append([str(gpu.index), plain(" ".join(names)) or none, " ".join(words), shared])
+    yield from table(["GPU", "its HCAs", "distance", "shared with"], rows)
+    if found.not_rails:
+        yield from table(
+            ["nobody's", "because it is"], [[plain(name), plain(reason)] for name, reason in found.not_rails.items()]
+        )
+    if found.unknown_hcas:
+        yield ""
+        yield f"  whose they are is unknown: {plain(' '.join(found.unknown_hcas))}"
