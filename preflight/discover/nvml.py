@@ -38,7 +38,7 @@ def read_gpus() -> "NvmlReading":
 
 
 def read_facts() -> Facts:
-    """A reading as plain data: what becomes an NvmlReading, with PCI ids as NVML spells them. Doesn't raise for what NVML says."""
+    """A reading as plain data: what becomes an NvmlReading. Doesn't raise for what NVML says."""
     try:
         import pynvml
     except (ImportError, OSError) as error:

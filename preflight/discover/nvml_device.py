@@ -111,6 +111,27 @@ def text_or_none(value: Any) -> str | None:
     return None if text.upper() in ("", "N/A", "[N/A]", "UNKNOWN ERROR") else text
 
 
+def spelled_bus_id(text: str | None) -> str | None:
+    """A PCI id as sysfs spells it: "00000000:1A:00.0" -> "0000:1a:00.0". None if it is no id, or one that is not shown.
+
+    As pci.pci_bus_id does, without the modules which that needs.
+    """
+    if text is None or is_hidden(text):
+        return None
+    domain, _, rest = text.partition(":")
+    bus, _, rest = rest.partition(":")
+    device, _, function = rest.partition(".")
+    try:
+        return f"{int(domain, 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}.{int(function, 16):x}"
+    except ValueError:
+        return None
+
+
+def is_hidden(bus_id: str) -> bool:
+    """Whether it is the id of a device that this system may not see: GB200's switches, or those kept from a virtual machine."""
+    return bus_id.upper().startswith("FFFFFFFF")
+
+
 def known(**facts: Any) -> Facts | None:
     """A part of a GPU, without what is unknown. None if nothing of it is known."""
     told = {name: value for name, value in facts.items() if value is not None and value != {}}

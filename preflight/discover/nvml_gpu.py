@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from preflight.discover.nvml_device import Device, Facts, text_or_none
+from preflight.discover.nvml_device import Device, Facts, spelled_bus_id, text_or_none
 from preflight.discover.nvml_fabric import domain_of, is_undecided, read_fabric
 from preflight.discover.nvml_fields import read_gpu_fields
 from preflight.discover.nvml_health import read_health
@@ -39,7 +39,7 @@ def _identity(device: Device) -> Facts:
     return {
         "uuid": _text(device, "nvmlDeviceGetUUID", "uuid"),
         "name": _text(device, "nvmlDeviceGetName", "name"),
-        "pci_bus_id": text_or_none(pci.busId) if pci is not None else None,
+        "pci_bus_id": spelled_bus_id(text_or_none(pci.busId)) if pci is not None else None,
         "serial": _text(device, "nvmlDeviceGetSerial", "serial"),
         "minor_number": device.ask("nvmlDeviceGetMinorNumber", field="minor_number"),
         # 0 on products without a baseboard

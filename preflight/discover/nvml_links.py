@@ -6,7 +6,16 @@ answers "invalid argument" above, not "not supported".
 
 from typing import Any
 
-from preflight.discover.nvml_device import INVALID_ARGUMENT, NOT_SUPPORTED, QUIET, Device, Facts, text_or_none
+from preflight.discover.nvml_device import (
+    INVALID_ARGUMENT,
+    NOT_SUPPORTED,
+    QUIET,
+    Device,
+    Facts,
+    is_hidden,
+    spelled_bus_id,
+    text_or_none,
+)
 from preflight.discover.nvml_fields import LINK_COUNT, SWITCH_LINK_COUNT, read_fields
 
 # nvml.h, NVML_FI_DEV_NVLINK_*; all take the link as scope
@@ -37,7 +46,6 @@ NVLINK_5 = 7
 MAX_LINKS = 64  # the header allows 36; more is a library that lies
 # nvml.h, nvmlIntNvLinkDeviceType_t
 REMOTE_KINDS = {0: "gpu", 1: "cpu", 2: "switch"}
-HIDDEN = "FFFFFFFF"  # domain of a far end that is not shown: GB200's switches, or those kept from a virtual machine
 # nvml.h, NVML_NVLINK_STATE_*: asleep wakes by itself; the last is up but closed to traffic
 STATES = {0: "inactive", 1: "active", 2: "sleep", 3: "no traffic"}
 ACTIVE_STATES = (1, 2)
@@ -118,7 +126,7 @@ def _read_far_end(device: Device, index: int) -> tuple[str | None, str | None]:
     remote = _ask(device, "nvmlDeviceGetNvLinkRemotePciInfo", index)
     kind = REMOTE_KINDS.get(_ask(device, "nvmlDeviceGetNvLinkRemoteDeviceType", index))
     spelled = text_or_none(remote.busId) if remote is not None else None
-    return kind or ("switch" if spelled is not None and _hidden(spelled) else None), spelled
+    return kind or ("switch" if spelled is not None and is_hidden(spelled) else None), spelled_bus_id(spelled)
 
 
 def _drop_untold_ports(links: list[Facts]) -> None:
@@ -127,10 +135,6 @@ def _drop_untold_ports(links: list[Facts]) -> None:
     for link, end in zip(links, ends, strict=True):
         if ends.count(end) > 1:
             link["peer_link"] = None
-
-
-def _hidden(bus_id: str) -> bool:
-    return bus_id.upper().startswith(HIDDEN)
 
 
 def _add_counters(device: Device, links: list[Facts], versions: list[int | None]) -> None:

@@ -1,12 +1,9 @@
-"""What the child that reads NVML says, as nouns: PCI ids as sysfs spells them, and the numbers of NVLinks between pairs."""
-
-from collections.abc import Sequence
+"""What the child that reads NVML says, as nouns, and with what follows from it."""
 
 import msgspec
 
 from preflight.discover.nvlink import num_nvlinks
-from preflight.discover.pci import pci_bus_id
-from preflight.model import Gpu, GpuPeer, Link, Noun, Problem
+from preflight.model import Gpu, GpuPeer, Noun, Problem
 
 
 class NvmlReading(Noun, frozen=True, kw_only=True):
@@ -32,35 +29,16 @@ def decode(answer: bytes) -> NvmlReading:
 
 
 def complete(reading: NvmlReading) -> NvmlReading:
-    """The reading with what needs no driver: spellings, and what follows from several GPUs' facts."""
+    """The reading with the numbers of NVLinks between its GPUs, which follow from the facts of both."""
     if not reading.gpus:
         return reading
-    spelled = [_spelled(gpu) for gpu in reading.gpus]
-    by_index = {gpu.index: gpu for gpu in spelled}
-    gpus = tuple(_with_nvlinks(gpu, by_index) for gpu in spelled)
+    by_index = {gpu.index: gpu for gpu in reading.gpus}
+    gpus = tuple(_with_nvlinks(gpu, by_index) for gpu in reading.gpus)
     return msgspec.structs.replace(reading, gpus=gpus)
 
 
-def _spelled(gpu: Gpu) -> Gpu:
-    spellings: dict[str | None, str | None] = {}
-    bus_id = pci_bus_id(gpu.pci_bus_id) if gpu.pci_bus_id is not None else None
-    links = None if gpu.links is None else tuple(_spelled_link(link, spellings) for link in gpu.links)
-    return msgspec.structs.replace(gpu, pci_bus_id=bus_id, links=links)
-
-
-def _spelled_link(link: Link, spellings: dict[str | None, str | None]) -> Link:
-    """`spellings`: those already worked out; all links of a GPU end at a few devices."""
-    told = link.peer_pci_bus_id
-    if told is None:
-        return link
-    if told not in spellings:
-        spellings[told] = pci_bus_id(told)
-    bus_id = spellings[told]
-    return msgspec.structs.replace(link, peer_pci_bus_id=bus_id, peer_link=link.peer_link if bus_id else None)
-
-
 def _with_nvlinks(gpu: Gpu, by_index: dict[int, Gpu]) -> Gpu:
-    peers: Sequence[GpuPeer] = [
+    peers = [
         msgspec.structs.replace(peer, num_nvlinks=_count(gpu, peer, by_index))
         if peer.num_nvlinks is None and peer.index in by_index
         else peer

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ MAX_ANSWER_BYTES = 4 * 2**20  # 16 GPUs of 18 links are about 80 kB
 MAX_COMPLAINT_BYTES = 8192
 REAP_S = 2.0  # a killed process is gone in milliseconds, unless the kernel holds it
 
-# -I: neither the working directory nor PYTHON* variables decide what a prolog that runs as root imports
+# -I: neither the working directory nor PYTHON* variables decide what a prolog that runs as root imports; -S: nor does it look for site-packages anew
 _BOOTSTRAP = (
     "import sys; parent = int(sys.argv[1]); sys.path[:] = sys.argv[2:]; "
     "from preflight.discover.nvml_child import main; main(parent)"
@@ -44,8 +45,10 @@ class Killable(Protocol):
 
 
 def child_command() -> tuple[str, ...]:
-    """Our own child, importing from exactly where this process does."""
-    return (sys.executable, "-I", "-c", _BOOTSTRAP, str(os.getpid()), *(path for path in sys.path if path))
+    """Our own child, importing from exactly where this process does, and from our own place last, which only an import hook may know."""
+    ours = os.fspath(Path(__file__).parents[2])
+    paths = dict.fromkeys([*filter(None, sys.path), ours])
+    return (sys.executable, "-I", "-S", "-c", _BOOTSTRAP, str(os.getpid()), *paths)
 
 
 class NvmlRun:

@@ -7,7 +7,9 @@ import msgspec
 import pytest
 
 from preflight.discover.nvml import read_facts, read_gpus
+from preflight.discover.nvml_device import spelled_bus_id
 from preflight.discover.nvml_reading import NvmlReading, decode
+from preflight.discover.pci import pci_bus_id
 from preflight.model import Fabric, Gpu, GpuPeer, Link, from_json, to_json
 from tests.fakes import _DEVICE as FUNCTIONS
 from tests.fakes import (
@@ -221,3 +223,14 @@ def test_a_fabric_that_says_not_supported_is_told_as_such(monkeypatch):
     (gpu,) = read(monkeypatch, [replace(HEALTHY[0], fabric=(0, 0, bytes(16), 0), fabric_health=(0, 0))]).gpus
     assert gpu.fabric == Fabric(state="not supported", health_mask=0)
     assert gpu.problems == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("00000000:1A:00.0", "0000:1a:00.0", "00000009:01:00.0", "FFFFFFFF:FF:FF.0", "10001:00:00.0", "0002:3F:1e.7"),
+        *("", "N/A", "1a:00.0", "0000:1a:00", "no:id:at.all", "0000:1a.0"),
+    ],
+)
+def test_the_child_spells_pci_ids_as_the_rest_does(text):
+    assert spelled_bus_id(text) == pci_bus_id(text)

@@ -155,3 +155,33 @@ def test_the_working_directory_does_not_decide_what_the_child_imports(tmp_path, 
     with contextlib.closing(NvmlRun(20.0)) as run:
         run.result()
     assert not (tmp_path / "trap").exists()
+
+
+def test_what_the_child_does_without_is_there_when_it_is_asked_for():
+    code = """
+        import sys
+        from preflight.discover.nvml_child import _spare_ctypes_util
+        _spare_ctypes_util()
+        from ctypes.util import find_library
+        assert "subprocess" not in sys.modules
+        assert find_library("surely-not-there") is None
+        assert "subprocess" in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60)
+
+
+def test_the_child_answers_without_the_modules_that_take_longer_than_asking():
+    code = """
+        import sys
+        import preflight.discover.nvml_child, preflight.discover.nvml
+        preflight.discover.nvml.read_facts()
+        print(*sorted({"msgspec", "preflight.model", "pathlib", "click"} & set(sys.modules)))
+    """
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path[:] = {sys.path!r}\n{textwrap.dedent(code)}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.split() == []
