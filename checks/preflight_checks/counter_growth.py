@@ -53,6 +53,7 @@ class View(NamedTuple):
 
     node: Node
     compared: Compared
+    owners: dict[str, list[Growth]]
     limits: dict[str, float]
 
     def over(self) -> str:
@@ -74,7 +75,8 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             if counters_of(node):
                 yield _about_node(node, Verdict.UNKNOWN, "not in the earlier snapshot")
             continue
-        view = View(node, compare(before, node), evidence.limits(NAME, LIMITS))
+        compared = compare(before, node)
+        view = View(node, compared, compared.by_owner(), evidence.limits(NAME, LIMITS))
         gpus = () if evidence.settings.cpu_declared else node.open_gpus
         bad = [finding for gpu in gpus for finding in _judge_gpu(view, gpu)]
         bad += [
@@ -87,7 +89,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
 def _judge_gpu(view: View, gpu: Gpu) -> Iterator[Finding]:
     name = gpu_name(view.node, gpu)
     by_part: dict[str, list[Growth]] = {}
-    for growth in view.compared.of(owner_of(gpu)):
+    for growth in view.owners.get(owner_of(gpu), ()):
         if growth.delta:
             by_part.setdefault(growth.counter.part, []).append(growth)
     for part, growths in by_part.items():
@@ -117,7 +119,7 @@ def _memory(view: View, growths: Sequence[Growth]) -> list[Grown]:
         most = max(of_kind, key=lambda growth: growth.delta or 0, default=None)
         if most is None:
             continue
-        text = f"{most.delta} {kind} memory errors in {view.over()}"
+        text = f"{kind} memory errors: {most.delta} more in {view.over()}"
         if kind == "uncorrected":
             grown.append(Grown(Verdict.FAIL, text))
         elif (rate := view.rate(most)) is not None and rate >= view.limits["corrected_warn_per_s"]:
@@ -129,7 +131,7 @@ def _memory(view: View, growths: Sequence[Growth]) -> list[Grown]:
 def _pcie(view: View, growths: Sequence[Growth]) -> list[Grown]:
     rates = [(growth, view.rate(growth, at_least_s=60.0)) for growth in growths]
     return [
-        Grown(Verdict.WARN, f"{growth.delta} PCIe replays in {view.over()}")
+        Grown(Verdict.WARN, f"PCIe replays: {growth.delta} more in {view.over()}")
         for growth, rate in rates
         if rate is not None and rate * 60 > view.limits["pcie_replays_per_minute"]
     ]
@@ -161,7 +163,7 @@ def _link(view: View, growths: Sequence[Growth]) -> list[Grown]:
 def _judge_port(view: View, hca: Hca, port: Port) -> Iterator[Finding]:
     grown: list[Grown] = []
     path: list[Grown] = []
-    for growth in view.compared.of(hca.name):
+    for growth in view.owners.get(hca.name, ()):
         meaning = PORT_COUNTERS.get(growth.counter.name, "normal")
         if not growth.delta or growth.counter.part != f"port {port.number}" or meaning == "normal":
             continue

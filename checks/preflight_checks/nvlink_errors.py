@@ -21,13 +21,18 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     """One warning for each GPU with such links. It names the link, which has two ends, and never the GPUs at the far end."""
     limits = evidence.limits(NAME, LIMITS)
     everything = _all_values(evidence)
-    quiet = _quiet(evidence, limits["quiet_s"])
+    history: dict[str, set[Counter]] = {}
 
     def fault(node: Node, gpu: Gpu, links: tuple[Link, ...]) -> Fault | None:
         counted = [link for link in links if any(name in LINK_COUNTERS for name in link.counters)]
         if not counted:
             return _no_counters(gpu, links)
-        bad = {link.index: text for link in counted if (text := _stands_out(gpu, link, limits, everything, quiet))}
+        seen = {link.index: _stands_out(gpu, link, limits, everything) for link in counted}
+        if any(seen.values()) and node.name not in history:
+            history[node.name] = _quiet(evidence, node, limits["quiet_s"])
+        bad = {
+            index: text for index, found in seen.items() if (text := _told(gpu, index, found, history.get(node.name)))
+        }
         if not bad:
             return None if any(link.active is not False for link in links) else Fault(Verdict.SKIP, "no active NVLink")
         name = gpu_name(node, gpu)
@@ -81,34 +86,35 @@ def _all_values(evidence: Evidence) -> dict[tuple[str | None, str], list[int]]:
     return {key: sorted(numbers) for key, numbers in values.items()}
 
 
-def _quiet(evidence: Evidence, quiet_s: float) -> set[Counter]:
-    """Counters that an earlier snapshot shows not to have grown for so long."""
-    quiet: set[Counter] = set()
-    for node in evidence.health or ():
-        before = evidence.before.node(node.name) if evidence.before else None
-        compared = compare(before, node) if before else None
-        if compared and compared.seconds is not None and compared.seconds >= quiet_s:
-            quiet |= {growth.counter for growth in compared.growths if growth.delta == 0}
-    return quiet
-
-
 def _stands_out(
-    gpu: Gpu,
-    link: Link,
-    limits: dict[str, float],
-    everything: dict[tuple[str | None, str], list[int]],
-    quiet: set[Counter],
-) -> str:
-    bad = []
+    gpu: Gpu, link: Link, limits: dict[str, float], everything: dict[tuple[str | None, str], list[int]]
+) -> dict[str, str]:
+    """Counter -> what is to be said of it."""
+    bad = {}
     for name, value in link.counters.items():
         meaning = LINK_COUNTERS.get(name, "normal")
-        if meaning == "normal" or Counter(owner_of(gpu), f"link {link.index}", name) in quiet:
-            continue
         enough = limits["failures"] if meaning == "failed" else limits["events"]
+        if meaning == "normal" or value < enough:
+            continue
         others = half_of_others(everything[gpu.name, name], value)
-        if value >= enough and value >= limits["times_others"] * others:
-            bad.append(f"{name} {value} (half of all other links: {others} or less)")
-    return ", ".join(bad)
+        if value >= limits["times_others"] * others:
+            bad[name] = f"{name} {value} (half of all other links: {others} or less)"
+    return bad
+
+
+def _quiet(evidence: Evidence, node: Node, quiet_s: float) -> set[Counter]:
+    """Counters that an earlier snapshot shows not to have grown for so long."""
+    before = evidence.before.node(node.name) if evidence.before else None
+    compared = compare(before, node) if before else None
+    if compared is None or compared.seconds is None or compared.seconds < quiet_s:
+        return set()
+    return {growth.counter for growth in compared.growths if growth.delta == 0}
+
+
+def _told(gpu: Gpu, index: int, found: dict[str, str], quiet: set[Counter] | None) -> str:
+    """What stands out on a link and isn't history."""
+    counters = {name: Counter(owner_of(gpu), f"link {index}", name) for name in found}
+    return ", ".join(text for name, text in found.items() if not quiet or counters[name] not in quiet)
 
 
 CHECK = Check(

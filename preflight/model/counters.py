@@ -74,6 +74,7 @@ CEILINGS: dict[str, int] = {
     }.items()
     for name in names
 }
+_SMALLEST_CEILING = _CEILING_OF_BITS[4]
 _CEILING_OF_OTHERS = _CEILING_OF_BITS[32]  # port_xmit_wait and the kernel's 32-bit counters
 
 _LIFELONG = ("corrected_aggregate", "uncorrected_aggregate")  # kept on the board, over resets and reboots
@@ -115,9 +116,12 @@ class Compared(NamedTuple):
     restarted: str | None
     growths: tuple[Growth, ...]
 
-    def of(self, owner: str) -> tuple[Growth, ...]:
-        """The counters of one GPU or HCA."""
-        return tuple(growth for growth in self.growths if growth.counter.owner == owner)
+    def by_owner(self) -> dict[str, list[Growth]]:
+        """The counters of each GPU and HCA."""
+        owners: dict[str, list[Growth]] = {}
+        for growth in self.growths:
+            owners.setdefault(growth.counter.owner, []).append(growth)
+        return owners
 
     def per_second(self, growth: Growth) -> float | None:
         """How fast it grew; None if it couldn't be compared, or the time between is unknown."""
@@ -162,9 +166,9 @@ def _of_gpu(gpu: Gpu) -> Iterator[tuple[Counter, int | None]]:
 
 def saturated(counter: Counter, value: int) -> bool:
     """Whether a port's counter stands at its ceiling, where it says nothing of new events: at least that many, at any time since it was cleared."""
-    if not counter.part.startswith("port "):
+    if value < _SMALLEST_CEILING or not counter.part.startswith("port "):
         return False
-    return value in {CEILINGS.get(counter.name, _CEILING_OF_OTHERS), _CEILING_OF_OTHERS}
+    return value in {_CEILING_OF_OTHERS, CEILINGS.get(counter.name)}
 
 
 def held_down_by_fault(reason: str) -> bool:
@@ -201,15 +205,16 @@ def compare(before: Node, after: Node) -> Compared:
     backwards = seconds is not None and seconds <= 0
     restarted = "the earlier snapshot is not earlier than this one" if backwards else _why_restarted(before, after)
     old, new = counters_of(before), counters_of(after)
-    pairs = {counter: (old.get(counter), new.get(counter)) for counter in {**old, **new}}
-    reset = {_group(counter) for counter, pair in pairs.items() if _went_back(counter, *pair)}
-    started_over = {
-        counter
-        for counter in pairs
-        if backwards or (counter.name not in _LIFELONG and (restarted or _group(counter) in reset))
-    }
-    growths = tuple(_growth(counter, *pair, reset=counter in started_over) for counter, pair in pairs.items())
-    return Compared(seconds=seconds, restarted=restarted, growths=growths)
+    reset = {_group(counter) for counter, was in old.items() if _went_back(counter, was, new.get(counter))}
+
+    def started_over(counter: Counter) -> bool:
+        if backwards or counter.name in _LIFELONG:
+            return backwards
+        return restarted is not None or (bool(reset) and _group(counter) in reset)
+
+    growths = [_growth(counter, was, new.get(counter), reset=started_over(counter)) for counter, was in old.items()]
+    growths += [Growth(counter, None, now, "absent before") for counter, now in new.items() if counter not in old]
+    return Compared(seconds=seconds, restarted=restarted, growths=tuple(growths))
 
 
 def _why_restarted(before: Node, after: Node) -> str | None:
@@ -225,18 +230,18 @@ def _group(counter: Counter) -> tuple[str, str]:
     return counter.owner, counter.part if counter.part.startswith("port ") else ""
 
 
-def _went_back(counter: Counter, was: int | None, now: int | None) -> bool:
-    return was is not None and now is not None and now < was and not _wrapped(counter, was, now)
+def _went_back(counter: Counter, was: int, now: int | None) -> bool:
+    return now is not None and now < was and not _wrapped(counter, was, now)
 
 
 def _wrapped(counter: Counter, was: int, now: int) -> bool:
+    if now >= was:
+        return False
     limit = _WRAPS_AT.get(counter.name)
-    return limit is not None and now < was and was >= limit - _NEAR_WRAP and now < _NEAR_WRAP
+    return limit is not None and was >= limit - _NEAR_WRAP and now < _NEAR_WRAP
 
 
-def _growth(counter: Counter, was: int | None, now: int | None, *, reset: bool) -> Growth:
-    if was is None:
-        return Growth(counter, was, now, "absent before")
+def _growth(counter: Counter, was: int, now: int | None, *, reset: bool) -> Growth:
     if now is None:
         return Growth(counter, was, now, "absent after")
     if reset or _went_back(counter, was, now):
@@ -244,4 +249,4 @@ def _growth(counter: Counter, was: int | None, now: int | None, *, reset: bool) 
     if saturated(counter, was):
         return Growth(counter, was, now, "saturated")
     wrapped = _WRAPS_AT[counter.name] if _wrapped(counter, was, now) else 0
-    return Growth(counter, was, now, "compared", now - was + wrapped, at_least=saturated(counter, now))
+    return Growth(counter, was, now, "compared", now - was + wrapped, at_least=now != was and saturated(counter, now))

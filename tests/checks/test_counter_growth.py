@@ -52,7 +52,7 @@ def test_new_uncorrected_errors_fail_their_gpu_and_count_once():
     ecc = memory(uncorrected_volatile=2, uncorrected_aggregate=6)
     before = memory(uncorrected_volatile=0, uncorrected_aggregate=4)
     finding = only(grown(node(gpu(ecc=before), gpu(1)), node(gpu(ecc=ecc), gpu(1), at=60.0)), Verdict.FAIL)
-    assert finding.observed == "2 uncorrected memory errors in 60 s"
+    assert finding.observed == "uncorrected memory errors: 2 more in 60 s"
     assert blamed(finding) == Part(kind="gpu", name=GPU_0)
 
 
@@ -161,7 +161,7 @@ def test_a_reboot_between_is_unknown_and_blames_nothing():
 def test_lifelong_uncorrected_errors_over_a_reboot_fail_all_the_same():
     before = node(gpu(ecc=memory(uncorrected_aggregate=4)), boot_id="a")
     after = node(gpu(ecc=memory(uncorrected_aggregate=5)), boot_id="b", at=60.0)
-    assert only(grown(before, after), Verdict.FAIL).observed == "1 uncorrected memory errors in 60 s"
+    assert only(grown(before, after), Verdict.FAIL).observed == "uncorrected memory errors: 1 more in 60 s"
 
 
 def test_a_counter_that_started_over_is_unknown_and_not_healthy():

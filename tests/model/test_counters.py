@@ -64,7 +64,7 @@ def test_the_blank_of_a_vendor_tool_is_no_value():
 
 def test_growth_has_a_delta_and_a_rate():
     compared = compare(node(gpu(505)), node(gpu(508), at=1260.0))
-    (growth,) = compared.of("GPU-node1-0")
+    (growth,) = compared.by_owner()["GPU-node1-0"]
     assert growth == Growth(RECOVERY, 505, 508, "compared", 3)
     assert compared.seconds == 1260.0
     assert compared.per_second(growth) == pytest.approx(3 / 1260)
@@ -95,8 +95,8 @@ def test_a_counter_that_went_backwards_makes_all_of_its_gpu_incomparable():
     before = node(gpu(505, ecc=Ecc(uncorrected_volatile=0)), gpu(1, index=1))
     after = node(gpu(2, ecc=Ecc(uncorrected_volatile=0)), gpu(1, index=1), at=1.0)
     compared = compare(before, after)
-    assert {growth.state for growth in compared.of("GPU-node1-0")} == {"reset"}
-    assert {growth.state for growth in compared.of("GPU-node1-1")} == {"compared"}
+    assert {growth.state for growth in compared.by_owner()["GPU-node1-0"]} == {"reset"}
+    assert {growth.state for growth in compared.by_owner()["GPU-node1-1"]} == {"compared"}
 
 
 def test_lifelong_counters_are_compared_over_a_reboot_and_the_others_are_not():
