@@ -122,7 +122,7 @@ def _health(fabric: Fabric) -> Fault | None:
 
 def _unlike_cliques(evidence: Evidence, node: Node) -> Iterator[Finding]:
     """GPUs of one node are in one clique: what its groups rely on, with a plan or without."""
-    identities = {gpu.index: _identity(gpu) for gpu in node.open_gpus if _registered(gpu)}
+    identities = {gpu.index: _identity(gpu) for gpu in node.open_gpus if _sound(evidence, gpu)}
     counts = Counter(identities.values())
     if len(counts) < 2:
         return
@@ -155,7 +155,7 @@ def _unlike_cliques(evidence: Evidence, node: Node) -> Iterator[Finding]:
 def _split_groups(evidence: Evidence, plan: Plan, uuids: tuple[str | None, ...]) -> Iterator[Finding]:
     """Planned groups that the plan takes for one domain, while their GPUs are in several cliques."""
     placement = plan.placement
-    found = {gpu.uuid: (node, gpu) for node in evidence.health or () for gpu in node.open_gpus if _registered(gpu)}
+    found = {gpu.uuid: (node, gpu) for node in evidence.health or () for gpu in node.open_gpus if _sound(evidence, gpu)}
     for axis in AXES:
         for group in plan.on_axis(axis):
             one_node = len(placement.nodes_of(group.ranks)) == 1
@@ -200,6 +200,12 @@ def _without_fabric(evidence: Evidence, node: Node) -> Iterator[Finding]:
 
 def _registered(gpu: Gpu) -> bool:
     return gpu.fabric is not None and gpu.fabric.state == "completed" and gpu.fabric.status == 0
+
+
+def _sound(evidence: Evidence, gpu: Gpu) -> bool:
+    """Registered, and with a clique where the product has cliques: so that one fault is one finding."""
+    profile = evidence.profile_of(gpu)
+    return _registered(gpu) and (profile is None or profile.fabric != "rack" or all(_identity(gpu)))
 
 
 def _identity(gpu: Gpu) -> Identity:
