@@ -38,9 +38,9 @@ def users_of(plan: Plan | None, node: Node, gpus: Collection[Gpu], *, together: 
     ranks = ranks_on(plan, node)
     uuids = plan.placement.gpu_uuids
     wanted = {gpu.uuid for gpu in gpus}
-    if None in wanted or (ranks and (uuids is None or any(uuids[rank] is None for rank in ranks))):
+    if None in wanted or uuids is None or any(uuids[rank] is None for rank in ranks):
         return NOBODY_KNOWS
-    mine = {rank for rank in ranks if uuids is not None and uuids[rank] in wanted}
+    mine = {rank for rank in ranks if uuids[rank] in wanted}
     least = 2 if together else 1
     groups, members = [], set()
     for axis in plan.timed_axes:
