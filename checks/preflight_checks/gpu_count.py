@@ -6,7 +6,6 @@ task's own cgroup hides count, if the step has them.
 Source: NCCL user guide ("Using MIG instances"; older releases refuse MIG); nvml.h on lost GPUs; srun(1), "OUTPUT ENVIRONMENT VARIABLES".
 """
 
-from collections import Counter
 from collections.abc import Iterator
 
 from preflight.model import Check, Evidence, Finding, Gpu, Node, Part, Verdict
@@ -22,9 +21,12 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     assert evidence.inventory is not None
     if evidence.settings.cpu_declared:
         return
-    needed = Counter(rank.node for rank in evidence.plan.placement.ranks)
-    for name, count in needed.items():
-        node = evidence.inventory.node(name)
+    placement = evidence.plan.placement
+    by_name = {node.name: node for node in evidence.inventory.nodes}
+    for name, count in zip(placement.nodes, placement.ranks_per_node, strict=True):
+        if not count:
+            continue
+        node = by_name.get(name)
         expected = f"{count} usable GPU{'s' * (count != 1)}, one for each rank that the plan places there"
         if node is None or node.gpus is None:
             note = (
@@ -39,7 +41,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
                 remedy=f"run `preflight node` and `nvidia-smi -L` on {name}; a driver that doesn't answer needs a reboot",
             )
             continue
-        measured = evidence.plan.placement.gpu_uuids is not None
+        measured = placement.gpu_uuids is not None
         yield _judge_node(node, node.gpus, count, expected, masked=not measured)
 
 

@@ -8,7 +8,7 @@ Source: NCCL issues 1066 and 1647; nccl-tests issue 300 (Slurm 24.05: --tres-bin
 FAIL only where a planned group has two ranks on the node and its GPUs have NVLink; tasks that never talk to each other lose nothing.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from preflight.model import Check, Evidence, Finding, Node, Part, Verdict
@@ -28,20 +28,21 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     """One finding for each node whose process is a task of a Slurm step with several tasks there, or will start such. Nothing else."""
     if evidence.settings.cpu_declared:
         return
+    shared: dict[str, tuple[str, ...]] | None = None
     for node in evidence.health or ():
         if node.mask is None or not node.gpus:
             continue
         binding = task_binding(node)
         if binding is not None:
-            yield _bound(evidence, node, binding)
+            shared = _shared_groups(evidence.plan) if shared is None else shared
+            yield _bound(evidence, node, binding, shared.get(node.name, ()))
         elif (tasks := tasks_on_node(node.mask) or 1) > 1:
             yield _together(node, tasks)
         elif binding_asked(node.mask) and _asked_tasks(node) > 1:
             yield _will_be(node)
 
 
-def _bound(evidence: Evidence, node: Node, binding: Binding) -> Finding:
-    groups = _shared_groups(evidence.plan, node.name) if evidence.plan is not None else ()
+def _bound(evidence: Evidence, node: Node, binding: Binding, groups: tuple[str, ...]) -> Finding:
     certain = bool(groups) and _has_nvlink(evidence, node)
     loss = "NVLink between them is not used" if certain else "peer access between them is off"
     return Finding(
@@ -101,17 +102,17 @@ def _asked_tasks(node: Node) -> int:
     return int(first) if first.isascii() and first.isdigit() and len(first) <= 4 else 1
 
 
-def _shared_groups(plan: Plan, name: str) -> tuple[str, ...]:
-    """One group of each axis that has two ranks or more on this node."""
-    if name not in plan.placement.nodes:
-        return ()
-    here = plan.placement.nodes.index(name)
-    ours = {rank for rank, place in enumerate(plan.placement.node_ranks) if place == here}
-    found = []
+def _shared_groups(plan: Plan | None) -> dict[str, tuple[str, ...]]:
+    """Node name -> of each axis the first group that has two ranks or more there."""
+    if plan is None:
+        return {}
+    places, found = plan.placement.node_ranks, defaultdict[int, dict[str, str]](dict)
     for axis, groups in plan.groups.items():
-        counts = Counter({index: sum(rank in ours for rank in ranks) for index, ranks in enumerate(groups)})
-        found += [f"{axis}{index}" for index, number in counts.most_common(1) if number > 1]
-    return tuple(found)
+        for index, ranks in enumerate(groups):
+            for place, number in Counter(places[rank] for rank in ranks).items():
+                if number > 1:
+                    found[place].setdefault(axis, f"{axis}{index}")
+    return {plan.placement.nodes[place]: tuple(names.values()) for place, names in found.items()}
 
 
 def _has_nvlink(evidence: Evidence, node: Node) -> bool:

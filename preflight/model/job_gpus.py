@@ -73,12 +73,11 @@ def tasks_on_node(mask: Mask) -> int | None:
 
 def job_uuids(node: Node, plan: Plan | None) -> frozenset[str] | None:
     """UUIDs of the GPUs that the job has on this node: where the plan's ranks were found, or else what the mask resolves to. None: nobody says, or not of each."""
-    placement = plan.placement if plan is not None else None
-    if placement is not None and placement.gpu_uuids is not None and node.name in placement.nodes:
-        here = placement.nodes.index(node.name)
-        uuids = [u for n, u in zip(placement.node_ranks, placement.gpu_uuids, strict=True) if n == here]
+    planned = plan.placement.uuids_on_node.get(node.name) if plan is not None else None
+    if planned is not None:
+        uuids = planned
     elif node.mask is not None and node.mask.gpu_uuids is not None:
-        uuids = list(node.mask.gpu_uuids)
+        uuids = node.mask.gpu_uuids
     else:
         return None
     parents = {mig: gpu.uuid for gpu in node.gpus or () for mig in gpu.mig_devices or ()}

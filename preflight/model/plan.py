@@ -72,6 +72,14 @@ class Placement(Noun, frozen=True, kw_only=True, dict=True):
         return tuple(number[index] for index in numbers)
 
     @cached_property
+    def uuids_on_node(self) -> dict[str, tuple[str | None, ...]]:
+        """Node name -> UUIDs of its ranks' GPUs, in rank order; empty if no rank's GPU is known."""
+        found: dict[str, list[str | None]] = {}
+        for place, uuid in zip(self.node_ranks, self.gpu_uuids or (), strict=False):
+            found.setdefault(self.nodes[place], []).append(uuid)
+        return {name: tuple(uuids) for name, uuids in found.items()}
+
+    @cached_property
     def is_block(self) -> bool:
         """Consecutive ranks fill a node before the next one begins."""
         return list(self.node_ranks) == sorted(self.node_ranks)

@@ -1,0 +1,135 @@
+"""Nobody else holds the job's GPUs.
+
+A process left over from an earlier job keeps memory, so that the new job runs out of it, and compute, so that it is slow. Looked at are only the GPUs of this job, by its
+mask or its plan; where nobody says which those are, all GPUs are, and a finding is a WARN, since another job may be at home there. Daemons of the system
+(MPS, DCGM, persistence, a display) and processes below the limit don't count. Memory that is in use without a process that can be seen is a WARN.
+Source of the limits: gcm tolerates 15 MiB; cyclecloud-healthagent wants 95 % of the memory allocatable.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from preflight.model import Check, Evidence, Finding, Gpu, GpuProcess, Node, Part, Verdict
+from preflight.model.job_gpus import job_uuids
+from preflight.model.per_gpu import Fault, gpu_part, judge_gpus
+from preflight.model.units import MIB, show_bytes
+
+NAME = "leftover_processes"
+LIMITS = {"process_memory_mib": 15.0, "memory_used_ratio": 0.05}
+EXPECTED = "no process of anybody else on the job's GPUs"
+
+COMM_LETTERS = 15  # the kernel cuts names of processes there
+DAEMONS = frozenset(
+    name[:COMM_LETTERS]
+    for name in (
+        *("nvidia-cuda-mps-server", "nvidia-cuda-mps-control", "nvidia-persistenced", "nvidia-smi", "nv-fabricmanager"),
+        *(
+            "nv-hostengine",
+            "dcgm-exporter",
+            "dcgmproftester",
+            "nvidia-dcgm",
+            "Xorg",
+            "X",
+            "Xwayland",
+            "gnome-shell",
+            "preflight",
+        ),
+    )
+)
+_MAX_SHOWN = 4
+
+
+def judge(evidence: Evidence) -> Iterator[Finding]:
+    """One finding for the processes on each of the job's GPUs, one PASS for those of a node that nobody holds."""
+    limits = evidence.limits(NAME, LIMITS)
+    job = {node.name: job_uuids(node, evidence.plan) for node in evidence.health or ()}
+    others = {
+        gpu.uuid
+        for node in evidence.health or ()
+        if (ours := job[node.name]) is not None
+        for gpu in node.gpus or ()
+        if gpu.uuid is not None and gpu.uuid not in ours
+    }
+
+    def of_gpu(node: Node, gpu: Gpu, processes: Sequence[GpuProcess]) -> Fault | None:
+        return _judge_gpu(node, gpu, processes, limits, certain=job[node.name] is not None)
+
+    yield from judge_gpus(
+        NAME,
+        evidence,
+        "processes",
+        of_gpu,
+        good="nobody else's processes",
+        expected=EXPECTED,
+        note=_daemons,
+        unless=lambda gpu: "not a GPU of this job" if gpu.uuid in others else None,
+    )
+
+
+def _judge_gpu(
+    node: Node, gpu: Gpu, processes: Sequence[GpuProcess], limits: dict[str, float], *, certain: bool
+) -> Fault | None:
+    held = [process for process in processes if not _is_daemon(process) and _counts(process, limits)]
+    if held:
+        shown = "; ".join(map(_text, held[:_MAX_SHOWN])) + (
+            f"; {len(held) - _MAX_SHOWN} more" if held[_MAX_SHOWN:] else ""
+        )
+        return Fault(
+            Verdict.FAIL if certain else Verdict.WARN,
+            f"held by {shown}" + ("" if certain else "; which GPUs are this job's is not known"),
+            EXPECTED,
+            f"if no job of theirs runs on {node.name}: end {', '.join(str(process.pid) for process in held[:_MAX_SHOWN])} there, "
+            "let the scheduler's epilog do so after each job, and reboot the node if a process can't be ended",
+            part=Part(kind="environment", name=_part_name(node, held), confidence="likely"),
+        )
+    if processes or gpu.mig_enabled or gpu.own_numa_node is not None:
+        return None  # a share of the memory is a MIG device's, or the host's own
+    if not gpu.memory_used_bytes or not gpu.memory_bytes:
+        return None
+    if gpu.memory_used_bytes <= limits["memory_used_ratio"] * gpu.memory_bytes:
+        return None
+    return Fault(
+        Verdict.WARN,
+        f"{show_bytes(gpu.memory_used_bytes)} of {show_bytes(gpu.memory_bytes)} in use, and no process is seen: one of another container, or memory that was not given back",
+        f"at most {limits['memory_used_ratio']:.0%} of the memory in use",
+        f"look at `nvidia-smi` on the host of {node.name}; if no process is there either, reset the GPU",
+        part=gpu_part(node, gpu, "possible"),
+    )
+
+
+def _counts(process: GpuProcess, limits: dict[str, float]) -> bool:
+    """A process whose memory isn't told counts: it may hold all of it."""
+    return process.memory_bytes is None or process.memory_bytes > limits["process_memory_mib"] * MIB
+
+
+def _is_daemon(process: GpuProcess) -> bool:
+    return process.name is not None and process.name.rpartition("/")[2][:COMM_LETTERS] in DAEMONS
+
+
+def _text(process: GpuProcess) -> str:
+    """As in "process 4711 (python3, user alice, 12.0 GB)"."""
+    facts = [process.name or "name not visible from here"]
+    facts += [f"user {process.user}"] if process.user else []
+    facts += [show_bytes(process.memory_bytes)] if process.memory_bytes is not None else []
+    return f"process {process.pid} ({', '.join(facts)})"
+
+
+def _part_name(node: Node, held: Sequence[GpuProcess]) -> str:
+    return f"process{'es' * (len(held) > 1)} {', '.join(str(p.pid) for p in held[:_MAX_SHOWN])} on {node.name}"
+
+
+def _daemons(_gpu: Gpu, processes: Sequence[GpuProcess]) -> str | None:
+    names = dict.fromkeys(process.name for process in processes if process.name is not None and _is_daemon(process))
+    return f"daemons: {', '.join(name for name in names if name)}" if names else None
+
+
+CHECK = Check(
+    name=NAME,
+    claim="Nobody else holds the job's GPUs.",
+    why="A process left over from an earlier job keeps memory and compute, so that the new job runs out of memory or is slow.",
+    source="gcm's 15 MiB and cyclecloud-healthagent's 95 % of allocatable memory.",
+    remedy="End the process, let the scheduler's epilog do so after each job, and reboot the node if it can't be ended.",
+    uses=("health",),
+    judge=judge,
+    need="advisory",
+    limits=LIMITS,
+)
