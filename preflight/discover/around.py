@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from preflight.discover.dma import read_gpu_direct, read_iommu
 from preflight.discover.gathering import Gathering
+from preflight.discover.hca_run import HcaRun
 from preflight.discover.host import Host, read_host
 from preflight.discover.infiniband import HcaReading, read_hcas
 from preflight.discover.kernel_log import read_kernel_log
@@ -33,13 +34,14 @@ class Around(NamedTuple):
     problems: tuple[Problem, ...]
 
 
-def read_around(root: Path, environ: Mapping[str, str], gathering: Gathering) -> Around:
-    """Everything below that root; `environ`: of this process. What can't be read is None, and a Problem. Never raises."""
+def read_around(root: Path, environ: Mapping[str, str], gathering: Gathering, hca_run: HcaRun) -> Around:
+    """Everything below that root; `environ`: of this process; `hca_run`: the reading of HCAs that was started. What can't be read is None, and a Problem. Never raises."""
     ask = gathering.ask
     host = ask("host", None, lambda: read_host(root), Host())
     on_bus = ask("/sys/bus/pci/devices", "gpus_on_bus", lambda: nvidia_gpus_on_bus(root), None)
     driver_folder = ask("/proc/driver/nvidia", None, (root / "proc/driver/nvidia").is_dir, otherwise=False)
-    hcas, hca_problems = ask("/sys/class/infiniband", "hcas", lambda: read_hcas(root), HcaReading())
+    told = hca_run.result(gathering.left_s)
+    hcas, hca_problems = told or ask("/sys/class/infiniband", "hcas", lambda: read_hcas(root), HcaReading())
     bus = ask(
         "PCI configuration space",
         "pci_bridges",

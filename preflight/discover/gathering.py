@@ -48,6 +48,11 @@ class Gathering:
         self.problems.append(Problem(source=source, text=text, field=field))
         return otherwise
 
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline, 0 after it."""
+        return max(0.0, self._ends_at - time.monotonic())
+
     def allow(self, more_s: float) -> None:
         """Let what is still to be asked take so long from now on, whatever the time."""
         self._ends_at = max(self._ends_at, time.monotonic() + more_s)

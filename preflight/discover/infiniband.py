@@ -30,15 +30,30 @@ class HcaReading(NamedTuple):
 
 def read_hcas(root: Path) -> HcaReading:
     """All RDMA devices below that root. Doesn't raise for what one of them does."""
-    problems: list[Problem] = []
     try:
         names = ask_names(root / CLASS)
     except OSError as error:
         if is_absent(error) and names_in(root / "sys/class"):
             return HcaReading(())
         return HcaReading(None, (Problem(source=f"/{CLASS}", text=reason(error), field="hcas"),))
-    hcas = tuple(_read_hca(root, name, problems) for name in names)
-    return HcaReading(hcas, tuple(problems))
+    readings = [read_hca(root, name) for name in names]
+    hcas = tuple(hca for reading in readings for hca in reading.hcas or ())
+    return HcaReading(hcas, tuple(problem for reading in readings for problem in reading.problems))
+
+
+def read_hca(root: Path, name: str) -> HcaReading:
+    """One device. Doesn't raise."""
+    problems: list[Problem] = []
+    try:
+        hca = _read_hca(root, name, problems)
+    except (OSError, ValueError) as error:
+        return unanswered(name, f"can't be read: {error}")
+    return HcaReading((hca,), tuple(problems))
+
+
+def unanswered(name: str, why: str) -> HcaReading:
+    """A device of which only the name is known."""
+    return HcaReading((Hca(name=name),), (Problem(source=f"/{CLASS}/{name}", text=why, field="hcas"),))
 
 
 def _read_hca(root: Path, name: str, problems: list[Problem]) -> Hca:

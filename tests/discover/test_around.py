@@ -1,5 +1,6 @@
 """A whole node around its GPUs, from recorded trees; and what remains of it where little may be read."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 from preflight.discover.around import read_around
 from preflight.discover.gathering import Gathering
+from preflight.discover.hca_run import HcaRun
 from preflight.discover.node import discover_node
 from preflight.model import Node, from_json, to_json
 from tests.config_spaces import config_space
@@ -24,8 +26,8 @@ def tree(tmp_path):
 
 def around(tree, environ=None):
     gathering = Gathering(20.0)
-    found = read_around(tree.root, environ or {}, gathering)
-    gathering.close()
+    with contextlib.closing(HcaRun(tree.root)) as hca_run, contextlib.closing(gathering):
+        found = read_around(tree.root, environ or {}, gathering, hca_run)
     assert gathering.problems == []
     return found
 
@@ -117,6 +119,7 @@ def test_the_callers_work_is_done_while_the_driver_is_asked():
 
 SCRIPT = """
 import os, sys
+from preflight.discover.hca_run import HcaRun
 from preflight.discover.node import discover_node
 from preflight.model import to_json
 if sys.argv[1] != "-":

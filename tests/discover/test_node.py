@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preflight.discover.node import discover_node, explain_gpus
+from preflight.discover.assemble import explain_gpus
+from preflight.discover.node import discover_node
 from preflight.discover.nvlink import nvlink_domains
 from preflight.discover.nvml import NvmlReading
 from preflight.discover.topology import build_topology

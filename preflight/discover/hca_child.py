@@ -1,0 +1,16 @@
+"""The child that reads RDMA devices: started by hca_run.py, writes one line of JSON for each device as soon as it is read."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from preflight.discover.infiniband import read_hca
+
+
+def main(root: str, names: Sequence[str]) -> None:
+    """Read these devices, in this order."""
+    for name in names:
+        sys.stdout.buffer.write(msgspec.json.encode(read_hca(Path(root), name)) + b"\n")
+        sys.stdout.buffer.flush()
