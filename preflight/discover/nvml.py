@@ -89,9 +89,9 @@ def _read_all(nvml: ModuleType) -> Facts:
         for (facts, _), its_peers, device in zip(read, peers, devices, strict=True)
     ]
     return {
-        "driver_version": text_or_none(system.ask("nvmlSystemGetDriverVersion")),
-        "cuda_version": _cuda_version(system.ask("nvmlSystemGetCudaDriverVersion_v2")),
-        "nvml_version": text_or_none(system.ask("nvmlSystemGetNVMLVersion")),
+        "driver_version": text_or_none(system.ask("nvmlSystemGetDriverVersion", field="driver_version")),
+        "cuda_version": _cuda_version(system.ask("nvmlSystemGetCudaDriverVersion_v2", field="cuda_version")),
+        "nvml_version": text_or_none(system.ask("nvmlSystemGetNVMLVersion", field="nvml_version")),
         "confidential_compute": _confidential(system),
         "gpus": gpus,
         "undecided": [facts["index"] for facts, undecided in read if undecided],

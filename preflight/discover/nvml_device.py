@@ -20,34 +20,43 @@ GONE = (GPU_IS_LOST, RESET_REQUIRED)
 
 
 class Device:
-    """A handle, and what was refused so far. A handle of None asks about the system. `fields` below are names of the noun's fields."""
+    """A handle, and what was refused so far. A handle of None asks about the system. `field` below is the name of a Gpu's field, `part` of a field of that
+    field's noun.
+    """
 
     def __init__(self, nvml: ModuleType, handle: Any) -> None:
         self.nvml = nvml
         self.handle = handle
         self.problems: list[Facts] = []
         self.gone = False
-        self._without: dict[str, None] = {}
+        self._without: dict[tuple[str, str | None], None] = {}
 
-    def ask(self, function: str, *arguments: Any, field: str | None = None, quiet: Container[int] = QUIET) -> Any:
+    def ask(
+        self,
+        function: str,
+        *arguments: Any,
+        field: str | None = None,
+        part: str | None = None,
+        quiet: Container[int] = QUIET,
+    ) -> Any:
         """The answer, or None; a refusal other than the `quiet` codes becomes a problem of that field. None at once if the GPU is gone."""
         if self.gone:
             return None
         answer, code = self.try_ask(function, *arguments)
         if code:
-            self.refused(function, code, field=field, quiet=quiet)
+            self.refused(function, code, field=field, part=part, quiet=quiet)
         return answer
 
-    def ask_first(self, *functions: tuple[Any, ...], field: str) -> Any:
+    def ask_first(self, *functions: tuple[Any, ...], field: str, part: str | None = None) -> Any:
         """The answer of the first call that this driver and binding know: (function, argument, ...), newest first."""
         for function, *arguments in functions[:-1]:
             answer, code = (None, 0) if self.gone else self.try_ask(function, *arguments)
             if code not in (FUNCTION_NOT_FOUND, OTHER_STRUCT_VERSION, DEPRECATED):
                 if code:
-                    self.refused(function, code, field=field)
+                    self.refused(function, code, field=field, part=part)
                 return answer
         function, *arguments = functions[-1]
-        return self.ask(function, *arguments, field=field)
+        return self.ask(function, *arguments, field=field, part=part)
 
     def try_ask(self, function: str, *arguments: Any) -> tuple[Any, int]:
         """The answer and 0, or None and NVML's error code."""
@@ -62,18 +71,20 @@ class Device:
             return error.object.decode("utf-8", errors="replace"), 0
         return answer, 0
 
-    def refused(self, source: str, code: int, *, field: str | None, quiet: Container[int] = QUIET) -> None:
+    def refused(
+        self, source: str, code: int, *, field: str | None, part: str | None = None, quiet: Container[int] = QUIET
+    ) -> None:
         """Keep a refusal: as a problem, or as "doesn't have it"."""
         if code in quiet:
-            self.lacks(field)
+            self.lacks(field, part)
             return
         self.gone = code in GONE
         self.complain(source, describe_code(self.nvml, code), field=None if self.gone else field)
 
-    def lacks(self, field: str | None) -> None:
-        """The product or driver doesn't have that fact, or a part of it."""
+    def lacks(self, field: str | None, part: str | None = None) -> None:
+        """The product or driver doesn't have that fact, or that part of it."""
         if field is not None:
-            self._without[field] = None
+            self._without[field, part] = None
 
     def complain(self, source: str, text: str, *, field: str | None) -> None:
         """A problem, kept once."""
@@ -82,9 +93,16 @@ class Device:
             self.problems.append(problem)
 
     def unsupported(self, facts: Facts) -> list[str]:
-        """The fields that are unknown because product or driver doesn't have them, and for no other reason."""
+        """The fields that are unknown because product or driver doesn't have them, and for no other reason; and the parts that it doesn't have."""
         failed = {problem["field"] for problem in self.problems}
-        return [field for field in self._without if facts.get(field) is None and field not in failed]
+        names: dict[str, None] = {}
+        for field, part in self._without:
+            fact = facts.get(field)
+            if fact is None and field not in failed:
+                names[field] = None
+            if part is not None and (fact is None or fact.get(part) is None):
+                names[part] = None
+        return list(names)
 
 
 def describe(nvml: ModuleType, error: Exception) -> tuple[int, str]:

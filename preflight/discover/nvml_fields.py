@@ -26,18 +26,18 @@ THROTTLED_NS = {
     270: "hw thermal slowdown",
     271: "hw power brake slowdown",
 }
-# field -> the noun's field that is missing where the driver refuses it; None: another call tells
-OF_GPU: dict[int, str | None] = {
-    LINK_COUNT: None,
-    SWITCH_LINK_COUNT: None,
-    RECOVERY_ACTION: "recovery_action",
-    RETIRED_SINGLE_BIT: None,
-    RETIRED_DOUBLE_BIT: None,
-    RETIRED_PENDING: None,
-    MEMORY_TEMPERATURE: "temperature",
-    SHUTDOWN_TLIMIT: None,
-    SLOWDOWN_TLIMIT: None,
-    **dict.fromkeys(THROTTLED_NS, "clocks"),
+# field -> the GPU's field, and the part of it, that is missing where the driver refuses it; None: another call tells
+OF_GPU: dict[int, tuple[str | None, str | None]] = {
+    LINK_COUNT: (None, None),
+    SWITCH_LINK_COUNT: (None, None),
+    RECOVERY_ACTION: ("recovery_action", None),
+    RETIRED_SINGLE_BIT: (None, None),
+    RETIRED_DOUBLE_BIT: (None, None),
+    RETIRED_PENDING: (None, None),
+    MEMORY_TEMPERATURE: ("temperature", "memory_c"),
+    SHUTDOWN_TLIMIT: (None, None),
+    SLOWDOWN_TLIMIT: (None, None),
+    **dict.fromkeys(THROTTLED_NS, ("clocks", "throttled_ns")),
 }
 
 # nvml.h, nvmlValueType_t -> member of the union
@@ -53,17 +53,12 @@ _UNKNOWN_FIELD = (*QUIET, INVALID_ARGUMENT)  # a driver that is older than the f
 def read_gpu_fields(device: Device) -> dict[int, int | None]:
     """The fields that concern a GPU as a whole, by number; None where there is no value."""
     entries = _read(device, list(OF_GPU))
-    told: dict[int, Any] = dict.fromkeys(OF_GPU)
-    for (number, field), entry in zip(OF_GPU.items(), entries, strict=bool(entries)):
+    told: dict[int, int | None] = dict.fromkeys(OF_GPU)
+    for (number, (field, part)), entry in zip(OF_GPU.items(), entries, strict=bool(entries)):
         told[number] = value_of(entry)
-        if entry.nvmlReturn:
-            _note(device, entry.nvmlReturn, field)
+        if entry.nvmlReturn and field is not None:
+            device.refused(FUNCTION, entry.nvmlReturn, field=field, part=part, quiet=_UNKNOWN_FIELD)
     return told
-
-
-def _note(device: Device, code: int, field: str | None) -> None:
-    if field is not None:
-        device.refused(FUNCTION, code, field=field, quiet=_UNKNOWN_FIELD)
 
 
 def read_fields(device: Device, wanted: Sequence[tuple[int, int]]) -> list[Any]:

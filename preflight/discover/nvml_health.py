@@ -12,8 +12,13 @@ from preflight.discover.nvml_fields import (
     RETIRED_SINGLE_BIT,
 )
 
-# nvml.h: nvmlMemoryErrorType_t, nvmlEccCounterType_t
-_CORRECTED, _UNCORRECTED, _VOLATILE, _AGGREGATE = 0, 1, 0, 1
+# nvml.h: nvmlMemoryErrorType_t (0 corrected, 1 uncorrected) and nvmlEccCounterType_t (0 volatile, 1 aggregate)
+_ECC_COUNTS = {
+    "corrected_volatile": (0, 0),
+    "uncorrected_volatile": (1, 0),
+    "corrected_aggregate": (0, 1),
+    "uncorrected_aggregate": (1, 1),
+}
 # nvml.h, nvmlPageRetirementCause_t
 _SINGLE_BIT, _DOUBLE_BIT = 0, 1
 # nvml.h, NVML_GPU_RECOVERY_ACTION_*
@@ -41,34 +46,27 @@ def read_health(device: Device, told: dict[int, Any]) -> Facts:
 
 
 def _pcie(device: Device) -> Facts | None:
-    def ask(function: str) -> int | None:
+    def ask(part: str, function: str) -> int | None:
         # 0 is what a link that can't be read shows: no generation or width has that number
-        return device.ask(function, field="pcie") or None
+        return device.ask(function, field="pcie", part=part) or None
 
     return known(
-        generation=ask("nvmlDeviceGetCurrPcieLinkGeneration"),
-        width=ask("nvmlDeviceGetCurrPcieLinkWidth"),
-        max_generation=ask("nvmlDeviceGetMaxPcieLinkGeneration"),
-        max_width=ask("nvmlDeviceGetMaxPcieLinkWidth"),
-        device_max_generation=ask("nvmlDeviceGetGpuMaxPcieLinkGeneration"),
-        replays=device.ask("nvmlDeviceGetPcieReplayCounter", field="pcie"),
+        generation=ask("generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
+        width=ask("width", "nvmlDeviceGetCurrPcieLinkWidth"),
+        max_generation=ask("max_generation", "nvmlDeviceGetMaxPcieLinkGeneration"),
+        max_width=ask("max_width", "nvmlDeviceGetMaxPcieLinkWidth"),
+        device_max_generation=ask("device_max_generation", "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
+        replays=device.ask("nvmlDeviceGetPcieReplayCounter", field="pcie", part="replays"),
     )
 
 
 def _ecc(device: Device) -> Facts | None:
     """Counts are refused as "not supported" where ECC is off, and volatile ones while MIG is on."""
-
-    def ask(kind: int, counter: int) -> int | None:
-        count: int | None = device.ask("nvmlDeviceGetTotalEccErrors", kind, counter, field="ecc")
-        return count
-
-    return known(
-        corrected_volatile=ask(_CORRECTED, _VOLATILE),
-        uncorrected_volatile=ask(_UNCORRECTED, _VOLATILE),
-        corrected_aggregate=ask(_CORRECTED, _AGGREGATE),
-        uncorrected_aggregate=ask(_UNCORRECTED, _AGGREGATE),
-        sram_threshold_exceeded=_sram_threshold(device),
-    )
+    counts = {
+        part: device.ask("nvmlDeviceGetTotalEccErrors", kind, counter, field="ecc", part=part)
+        for part, (kind, counter) in _ECC_COUNTS.items()
+    }
+    return known(**counts, sram_threshold_exceeded=_sram_threshold(device))
 
 
 def _sram_threshold(device: Device) -> bool | None:
@@ -76,7 +74,9 @@ def _sram_threshold(device: Device) -> bool | None:
     if kind is None:
         return None
     status = kind()
-    answer = device.ask("nvmlDeviceGetSramEccErrorStatus", ctypes.byref(status), field="ecc")
+    answer = device.ask(
+        "nvmlDeviceGetSramEccErrorStatus", ctypes.byref(status), field="ecc", part="sram_threshold_exceeded"
+    )
     return None if answer is None else bool(status.bThresholdExceeded)
 
 
@@ -97,14 +97,15 @@ def _retired_pages(device: Device, told: dict[int, Any]) -> Facts | None:
     """Before Ampere. By fields, which count; by the lists of pages where the driver doesn't have those."""
     single_bit, double_bit, pending = told[RETIRED_SINGLE_BIT], told[RETIRED_DOUBLE_BIT], told[RETIRED_PENDING]
     if single_bit is None and double_bit is None:
-        single_bit, double_bit = _count_pages(device, _SINGLE_BIT), _count_pages(device, _DOUBLE_BIT)
+        single_bit = _count_pages(device, "single_bit", _SINGLE_BIT)
+        double_bit = _count_pages(device, "double_bit", _DOUBLE_BIT)
     if pending is None:
-        pending = device.ask("nvmlDeviceGetRetiredPagesPendingStatus", field="retired_pages")
+        pending = device.ask("nvmlDeviceGetRetiredPagesPendingStatus", field="retired_pages", part="pending")
     return known(single_bit=single_bit, double_bit=double_bit, pending=None if pending is None else bool(pending))
 
 
-def _count_pages(device: Device, cause: int) -> int | None:
-    pages = device.ask("nvmlDeviceGetRetiredPages", cause, field="retired_pages")
+def _count_pages(device: Device, part: str, cause: int) -> int | None:
+    pages = device.ask("nvmlDeviceGetRetiredPages", cause, field="retired_pages", part=part)
     return None if pages is None else len(pages)
 
 

@@ -42,16 +42,16 @@ def read_load(device: Device, told: dict[int, Any]) -> Facts:
 
 
 def _clocks(device: Device, told: dict[int, Any]) -> Facts | None:
-    def ask(function: str, clock: int) -> int | None:
-        mhz: int | None = device.ask(function, clock, field="clocks")
+    def ask(part: str, function: str, clock: int) -> int | None:
+        mhz: int | None = device.ask(function, clock, field="clocks", part=part)
         return mhz
 
     return known(
-        sm_mhz=ask("nvmlDeviceGetClockInfo", _SM_CLOCK),
-        memory_mhz=ask("nvmlDeviceGetClockInfo", _MEMORY_CLOCK),
-        max_sm_mhz=ask("nvmlDeviceGetMaxClockInfo", _SM_CLOCK) or None,
-        max_memory_mhz=ask("nvmlDeviceGetMaxClockInfo", _MEMORY_CLOCK) or None,
-        application_sm_mhz=ask("nvmlDeviceGetApplicationsClock", _SM_CLOCK) or None,
+        sm_mhz=ask("sm_mhz", "nvmlDeviceGetClockInfo", _SM_CLOCK),
+        memory_mhz=ask("memory_mhz", "nvmlDeviceGetClockInfo", _MEMORY_CLOCK),
+        max_sm_mhz=ask("max_sm_mhz", "nvmlDeviceGetMaxClockInfo", _SM_CLOCK) or None,
+        max_memory_mhz=ask("max_memory_mhz", "nvmlDeviceGetMaxClockInfo", _MEMORY_CLOCK) or None,
+        application_sm_mhz=ask("application_sm_mhz", "nvmlDeviceGetApplicationsClock", _SM_CLOCK) or None,
         throttle_reasons=_throttle_reasons(device),
         throttled_ns={name: told[field] for field, name in THROTTLED_NS.items() if told[field] is not None},
     )
@@ -60,7 +60,10 @@ def _clocks(device: Device, told: dict[int, Any]) -> Facts | None:
 def _throttle_reasons(device: Device) -> list[str] | None:
     """Names of the bits that are set; one that NVML had not when this was written is "reason 0x200"."""
     mask = device.ask_first(
-        ("nvmlDeviceGetCurrentClocksEventReasons",), ("nvmlDeviceGetCurrentClocksThrottleReasons",), field="clocks"
+        ("nvmlDeviceGetCurrentClocksEventReasons",),
+        ("nvmlDeviceGetCurrentClocksThrottleReasons",),
+        field="clocks",
+        part="throttle_reasons",
     )
     if mask is None:
         return None
@@ -69,15 +72,15 @@ def _throttle_reasons(device: Device) -> list[str] | None:
 
 
 def _power(device: Device) -> Facts | None:
-    def ask(function: str) -> float | None:
-        return _watts(device.ask(function, field="power"))
+    def ask(part: str, function: str) -> float | None:
+        return _watts(device.ask(function, field="power", part=part))
 
-    constraints = device.ask("nvmlDeviceGetPowerManagementLimitConstraints", field="power")
+    constraints = device.ask("nvmlDeviceGetPowerManagementLimitConstraints", field="power", part="max_limit_w")
     return known(
-        draw_w=ask("nvmlDeviceGetPowerUsage"),
-        limit_w=ask("nvmlDeviceGetPowerManagementLimit"),
-        default_limit_w=ask("nvmlDeviceGetPowerManagementDefaultLimit"),
-        enforced_limit_w=ask("nvmlDeviceGetEnforcedPowerLimit"),
+        draw_w=ask("draw_w", "nvmlDeviceGetPowerUsage"),
+        limit_w=ask("limit_w", "nvmlDeviceGetPowerManagementLimit"),
+        default_limit_w=ask("default_limit_w", "nvmlDeviceGetPowerManagementDefaultLimit"),
+        enforced_limit_w=ask("enforced_limit_w", "nvmlDeviceGetEnforcedPowerLimit"),
         max_limit_w=_watts(constraints[1]) if constraints is not None else None,
     )
 
@@ -94,25 +97,29 @@ def _temperature(device: Device, told: dict[int, Any]) -> Facts | None:
     where the margin falls below field 194).
     """
     now = device.ask_first(
-        ("nvmlDeviceGetTemperatureV", _GPU_SENSOR), ("nvmlDeviceGetTemperature", _GPU_SENSOR), field="temperature"
+        ("nvmlDeviceGetTemperatureV", _GPU_SENSOR),
+        ("nvmlDeviceGetTemperature", _GPU_SENSOR),
+        field="temperature",
+        part="gpu_c",
     )
-    margin = device.ask("nvmlDeviceGetMarginTemperature", field="temperature")
+    margin = device.ask("nvmlDeviceGetMarginTemperature", field="temperature", part="margin_c")
     best = None if now is None or margin is None else now + margin
-
-    def threshold(kind: int, field: int) -> int | None:
-        told_c = device.ask("nvmlDeviceGetTemperatureThreshold", kind, field="temperature")
-        if told_c is not None and 0 < told_c < MAX_C:
-            return int(told_c)
-        limit = told[field]
-        return None if best is None or limit is None or not -MAX_C < limit < MAX_C else int(best - limit)
-
     return known(
         gpu_c=now,
         memory_c=told[MEMORY_TEMPERATURE] or None,  # 0 has been seen where there is no sensor
-        slowdown_c=threshold(_SLOWDOWN, SLOWDOWN_TLIMIT),
-        shutdown_c=threshold(_SHUTDOWN, SHUTDOWN_TLIMIT),
+        slowdown_c=_threshold(device, "slowdown_c", _SLOWDOWN, best, told[SLOWDOWN_TLIMIT]),
+        shutdown_c=_threshold(device, "shutdown_c", _SHUTDOWN, best, told[SHUTDOWN_TLIMIT]),
         margin_c=margin,
     )
+
+
+def _threshold(device: Device, part: str, kind: int, best: int | None, tlimit: int | None) -> int | None:
+    """Degrees as told, or from the margin at which it happens. `best`: where that margin is zero."""
+    part_without = part if tlimit is None else None
+    told_c = device.ask("nvmlDeviceGetTemperatureThreshold", kind, field="temperature", part=part_without)
+    if told_c is not None and 0 < told_c < MAX_C:
+        return int(told_c)
+    return None if best is None or tlimit is None or not -MAX_C < tlimit < MAX_C else best - tlimit
 
 
 def _processes(device: Device) -> list[Facts] | None:

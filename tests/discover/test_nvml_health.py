@@ -42,7 +42,7 @@ def test_a_healthy_h100_tells_everything_that_its_product_has(monkeypatch):
     gpu = read(monkeypatch, h100_sxm(2))[0]
     unknown = {name for name in Gpu.__struct_fields__ if getattr(gpu, name) is None}
     assert unknown - ELSEWHERE == {"own_numa_node", "retired_pages", "nvlink_domain"}
-    assert set(gpu.unsupported) == {"own_numa_node", "retired_pages"}
+    assert {name for name in gpu.unsupported if name in Gpu.__struct_fields__} == {"own_numa_node", "retired_pages"}
     assert gpu.problems == ()
     assert (gpu.module_id, gpu.inforom_version, gpu.gsp_version) == (4, "G520.0200.00.05", "550.54.15")
     assert (gpu.mig_enabled, gpu.mig_pending, gpu.mig_devices) == (False, False, ())
@@ -126,12 +126,21 @@ def test_thresholds_follow_from_margins_where_the_product_tells_margins(monkeypa
 
 def test_thresholds_in_degrees_are_taken_as_they_are(monkeypatch):
     expected = Temperature(gpu_c=31, memory_c=40, slowdown_c=89, shutdown_c=92)
-    assert read(monkeypatch, a100_sxm(1))[0].temperature == expected
+    gpu = read(monkeypatch, a100_sxm(1))[0]
+    assert gpu.temperature == expected
+    assert gpu.why_unknown("margin_c").kind == "unsupported"
 
 
 def test_a_margin_may_be_negative_and_a_missing_sensor_is_not_zero_degrees(monkeypatch):
     temperature = one(monkeypatch, h100(margin=-3, tlimits=None, memory_temperature=0)).temperature
     assert (temperature.margin_c, temperature.memory_c, temperature.slowdown_c) == (-3, None, None)
+
+
+def test_a_threshold_is_not_called_unsupported_because_the_margin_failed(monkeypatch):
+    gpu = one(monkeypatch, h100(errors={"nvmlDeviceGetMarginTemperature": 999}))
+    assert (gpu.temperature.gpu_c, gpu.temperature.slowdown_c) == (31, None)
+    assert "slowdown_c" not in gpu.unsupported
+    assert gpu.why_unknown("temperature").kind == "failed"
 
 
 def test_a_lowered_limit_shows_beside_the_default(monkeypatch):
@@ -176,6 +185,7 @@ def test_mig_devices_are_listed_and_what_mig_hides_is_no_fault(monkeypatch):
     assert (gpu.ecc.corrected_volatile, gpu.ecc.corrected_aggregate) == (None, 0)
     assert gpu.why_unknown("row_remap").kind == "unsupported"
     assert "ecc" not in gpu.unsupported
+    assert gpu.why_unknown("uncorrected_volatile").kind == "unsupported"
     assert gpu.problems == ()
 
 

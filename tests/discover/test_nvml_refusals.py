@@ -10,7 +10,20 @@ from preflight.discover.nvml import read_facts, read_gpus
 from preflight.discover.nvml_device import spelled_bus_id
 from preflight.discover.nvml_reading import NvmlReading, decode
 from preflight.discover.pci import pci_bus_id
-from preflight.model import Fabric, Gpu, GpuPeer, Link, from_json, to_json
+from preflight.model import (
+    Clocks,
+    Ecc,
+    Fabric,
+    Gpu,
+    GpuPeer,
+    Link,
+    PcieLink,
+    Power,
+    RetiredPages,
+    Temperature,
+    from_json,
+    to_json,
+)
 from tests.fakes import _DEVICE as FUNCTIONS
 from tests.fakes import (
     FakeGpu,
@@ -64,6 +77,7 @@ FACTS = {
     "nvmlDeviceGetComputeRunningProcesses_v3": "processes",
 }
 HEALTHY = h100_sxm(2)
+PARTS = {name for noun in (Ecc, PcieLink, Clocks, Power, Temperature, RetiredPages) for name in noun.__struct_fields__}
 
 
 def read(monkeypatch, gpus, **library):
@@ -87,7 +101,7 @@ def test_all_that_the_child_says_are_fields_of_nouns(monkeypatch, machine):
         for name in ("ecc", "row_remap", "retired_pages", "clocks", "power", "temperature", "pcie", "fabric"):
             part = gpu.get(name)
             assert part is None or set(part) <= set(getattr(noun, name).__struct_fields__)
-        assert set(gpu["unsupported"]) <= set(Gpu.__struct_fields__)
+        assert set(gpu["unsupported"]) <= {*Gpu.__struct_fields__, *PARTS}
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -148,6 +162,8 @@ def test_a_part_of_which_something_is_told_is_not_called_unsupported(monkeypatch
     (gpu,) = read(monkeypatch, [replace(HEALTHY[0], errors={"nvmlDeviceGetPowerUsage": 3})]).gpus
     assert (gpu.power.draw_w, gpu.power.limit_w) == (None, 700.0)
     assert "power" not in gpu.unsupported
+    assert "draw_w" in gpu.unsupported
+    assert gpu.why_unknown("draw_w").kind == "unsupported"
 
 
 def test_a_field_that_may_not_be_read_is_a_problem_of_its_fact(monkeypatch):
