@@ -40,11 +40,11 @@ _TEXT_COUNTS = {74, 149, 154}  # whose words or registers differ in meaning: not
 
 
 class LogLine(NamedTuple):
-    """One line without its prefix. `at_s`: seconds since boot, None if the log doesn't tell. `count`: how often it came (syslog folds lines)."""
+    """One line without its prefix. `at_s`: seconds since boot, None if the log doesn't tell. `times`: how often it came (syslog folds lines)."""
 
     at_s: float | None
     text: str
-    count: int = 1
+    times: int = 1
 
 
 class Parsed(NamedTuple):
@@ -74,7 +74,7 @@ def parse_events(lines: Iterable[LogLine]) -> Parsed:
         if event.kind == "sxid" and event.severity is None:
             details.setdefault((event.pci_bus_id, event.code), event)
         else:
-            folded.add(event, line.count)
+            folded.add(event, line.times)
     told = {(event.pci_bus_id, event.code) for event in folded.events if event.kind == "sxid"}
     for key, event in details.items():
         if key not in told:

@@ -122,7 +122,7 @@ def test_other_lines_are_no_events(text):
 
 def test_equal_lines_are_counted_and_the_last_is_dated():
     line = "NVRM: Xid (PCI:0000:41:00): 31, pid=7, name=train, Ch 00000008, intr 00000000. MMU Fault"
-    parsed = parse_events([LogLine(10.0, line), LogLine(12.0, line), LogLine(13.0, line, count=3)])
+    parsed = parse_events([LogLine(10.0, line), LogLine(12.0, line), LogLine(13.0, line, times=3)])
     (event,) = parsed.events
     assert (event.count, event.at_s, event.last_at_s) == (5, 10.0, 13.0)
 

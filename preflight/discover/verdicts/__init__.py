@@ -43,7 +43,7 @@ class _Own(msgspec.Struct, forbid_unknown_fields=True):
     verdicts: list[_Entry]
 
 
-def read_verdicts(path: Path, *, exit_code: int | None = None) -> tuple[OutsideVerdict, ...]:
+def read_verdicts(path: str | Path, *, exit_code: int | None = None) -> tuple[OutsideVerdict, ...]:
     """The verdicts in a file. `exit_code`: of the plug-in whose output the file holds, where the file doesn't tell it.
 
     Raises ConfigError if the file can't be read or has none of the forms, with what was expected.
@@ -52,7 +52,7 @@ def read_verdicts(path: Path, *, exit_code: int | None = None) -> tuple[OutsideV
     data = read_bytes(path, MAX_BYTES)
     document = _document(data, source)
     if document is None:
-        verdicts = read_nagios(data.decode("utf-8", "replace"), path.stem, source, exit_code)
+        verdicts = read_nagios(data.decode("utf-8", "replace"), Path(path).stem, source, exit_code)
     elif isinstance(document, dict) and document.get("schema") == SCHEMA:
         verdicts = _own(document, source)
     elif is_dcgm(document):
