@@ -155,13 +155,13 @@ def _peer_access(node: Node) -> Iterator[str]:
                 told.setdefault(kind, {}).setdefault(status, []).append(f"{gpu.index}>{peer.index}")
     if told:
         yield ""
-    for kind, statuses in told.items():
+    for name, statuses in told.items():
         alike = len(statuses) == 1
         parts = [
             f"{P2P.get(status, status)} for {'all pairs' if alike else _first(pairs)}"
             for status, pairs in statuses.items()
         ]
-        yield f"  peer access, {kind}: {'; '.join(parts)}"
+        yield f"  peer access, {name}: {'; '.join(parts)}"
 
 
 def _first(pairs: list[str], limit: int = 6) -> str:

@@ -1,9 +1,13 @@
 """Which HCA is whose: how close HCAs and GPUs are over PCIe, and what follows for the rails. Derived, never assumed: NIC3 need not belong to GPU 3.
 
+A GPU that is joined to its CPU by NVLink-C2C (Grace) reaches the HCAs of that CPU through it, by design: there, those of its NUMA node are its own, and SYS, which nvidia-smi
+prints for all of them (https://github.com/sgl-project/sglang/issues/11208), says nothing.
+
 Four signals tell an HCA that carries the traffic of a GPU from one for storage or management: its NUMA node, the PCIe switch that it shares with a GPU, its link
 layer, and the default route (https://github.com/NVIDIA/NVSentinel/pull/1221; leaving out any one of them gets some platform wrong).
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -16,6 +20,7 @@ from preflight.model.nic import Hca, Nic
 
 ANCESTORS: tuple[Ancestor, ...] = ("internal", "PIX", "PXB", "PHB", "NODE", "SYS")  # closest first
 OWN: tuple[Ancestor, ...] = ("internal", "PIX", "PXB")  # no host bridge between: data need not pass the CPU
+_GRACE = re.compile(r"\bG[BH]\d00\b")  # GH200, GB200, GB300
 
 Device: TypeAlias = Hca | Nic
 
@@ -23,7 +28,7 @@ Device: TypeAlias = Hca | Nic
 class Rails(Noun, frozen=True, kw_only=True):
     """Which HCAs carry the traffic of which GPU (NICs, where a node has no HCA), by name.
 
-    `own`: GPU index -> the closest ones, all behind its PCIe switches; several for two ports or two cards of one GPU; the same name under several GPUs is
+    `own`: GPU index -> the closest ones, all behind its PCIe switches (with Grace, on its CPU); several for two ports or two cards of one GPU; the same name under several GPUs is
     shared by them. `not_rails`: HCA -> why it is nobody's. `without`: GPUs that are known to have none so close. `unknown_gpus`, `unknown_hcas`: those about which too
     little is known to say either.
     """
@@ -97,10 +102,13 @@ def rails(node: Node) -> Rails:
     if not devices:
         indices = tuple(gpu.index for gpu in gpus)
         return Rails(unknown_gpus=indices) if node.hcas is None else Rails(without=indices)
-    near = {gpu.index: _relations(node, gpu, devices) for gpu in gpus}
+    near = {gpu.index: _Near(_own_words(gpu), _relations(node, gpu, devices)) for gpu in gpus}
     excluded = _excluded(node, devices, near)
     own = {gpu.index: _closest(near[gpu.index], excluded) for gpu in gpus}
-    undecided = tuple(index for index in own if not own[index] and len(near[index]) < len(devices))
+    # where HCAs can't be read, interfaces stand in for them, and there may be more
+    undecided = tuple(
+        index for index in own if not own[index] and (node.hcas is None or len(near[index].told) < len(devices))
+    )
     left = [device.name for device in devices if not any(device.name in names for names in own.values())]
     reasons = {name: excluded.get(name) or _why_nobodys(name, near) for name in left}
     return Rails(
@@ -112,27 +120,49 @@ def rails(node: Node) -> Rails:
     )
 
 
-Near: TypeAlias = dict[int, dict[str, Ancestor]]  # GPU index -> HCA -> how close, in the order of the node's HCAs
+class _Near(NamedTuple):
+    """How close HCAs are to one GPU, in the order of the node's HCAs, as far as told; and the words that make one its own."""
+
+    words: tuple[Ancestor, ...]
+    told: dict[str, Ancestor]
+
+    def has(self, name: str) -> bool:
+        """Whether that HCA is close enough to be its own."""
+        return self.told.get(name) in self.words
+
+
+Near: TypeAlias = dict[int, _Near]  # by GPU index
+
+
+def on_grace(gpu: Gpu) -> bool:
+    """Whether NVLink-C2C joins it to its CPU: its memory is a NUMA node of the system, or its product is known to be such."""
+    return gpu.own_numa_node is not None or (gpu.name is not None and _GRACE.search(gpu.name) is not None)
+
+
+def _own_words(gpu: Gpu) -> tuple[Ancestor, ...]:
+    return (*OWN, "PHB", "NODE") if on_grace(gpu) else OWN
 
 
 def _relations(node: Node, gpu: Gpu, devices: Sequence[Device]) -> dict[str, Ancestor]:
     told = {device.name: relation_of(node, gpu, device) for device in devices}
+    if on_grace(gpu) and all(relation in ("SYS", None) for relation in told.values()):
+        return {}
     return {name: relation for name, relation in told.items() if relation is not None}
 
 
-def _closest(relations: dict[str, Ancestor], excluded: dict[str, str]) -> tuple[str, ...]:
-    """The HCAs of one GPU: those that share its PCIe switches, and of them the closest."""
-    left = {name: relation for name, relation in relations.items() if relation in OWN and name not in excluded}
+def _closest(near: _Near, excluded: dict[str, str]) -> tuple[str, ...]:
+    """The HCAs of one GPU: those that are close enough, and of them the closest."""
+    left = {name: relation for name, relation in near.told.items() if near.has(name) and name not in excluded}
     best = min(left.values(), key=ANCESTORS.index, default=None)
     return tuple(name for name, relation in left.items() if relation == best)
 
 
 def _why_nobodys(name: str, near: Near) -> str | None:
     """Why an HCA is no GPU's own. None: too little is known."""
-    told = {index: relations[name] for index, relations in near.items() if name in relations}
+    told = {index: gpu.told[name] for index, gpu in near.items() if name in gpu.told}
     if len(told) < len(near):
         return None
-    close = [index for index, relation in told.items() if relation in OWN]
+    close = [index for index in told if near[index].has(name)]
     if close:
         return f"{told[close[0]]} to GPU {close[0]}, which has a closer one"
     best = min(told.values(), key=ANCESTORS.index, default=None)
@@ -162,7 +192,7 @@ def _excluded(node: Node, devices: Sequence[Device], near: Near) -> dict[str, st
 def _main(values: dict[str, str | None], near: Near, preferred: str | None) -> str | None:
     """The value of the HCAs that sit close to the most GPUs. None: no single one."""
     cover = {
-        value: sum(any(values.get(name) == value and near[gpu][name] in OWN for name in near[gpu]) for gpu in near)
+        value: sum(any(values.get(name) == value and gpu.has(name) for name in gpu.told) for gpu in near.values())
         for value in dict.fromkeys(values.values())
         if value is not None
     }
@@ -181,8 +211,8 @@ def _system_traffic(node: Node, devices: Sequence[Device], near: Near, excluded:
     found = {}
     for name in carriers:
         others = [device.name for device in left if device.name not in carriers]
-        gpus = [relations for relations in near.values() if relations.get(name) in OWN]
-        spare = all(any(relations.get(other) in OWN for other in others) for relations in gpus)
+        gpus = [gpu for gpu in near.values() if gpu.has(name)]
+        spare = all(any(map(gpu.has, others)) for gpu in gpus)
         fastest = max((rates[other] or 0 for other in others), default=0)
         slower = rates[name] is not None and (rates[name] or 0) < fastest
         if others and gpus and (spare or slower):

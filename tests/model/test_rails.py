@@ -1,5 +1,6 @@
 """Rails: which HCA is whose, from PCIe relations and the signals that tell rails from storage and management."""
 
+import msgspec
 import pytest
 
 from preflight.model import Gpu, Hca, Nic, Node, Port
@@ -108,6 +109,10 @@ def test_unknown_hcas_and_no_hcas_are_two_things():
     gpus = (Gpu(index=0), Gpu(index=1))
     assert rails(Node(name="n", gpus=gpus)).unknown_gpus == (0, 1)
     assert rails(Node(name="n", gpus=gpus, hcas=())).without == (0, 1)
+    far = tuple(msgspec.structs.replace(gpu, nics={"eth0": "SYS"}) for gpu in gpus)
+    nics = (Nic(name="eth0", pci_bus_id="0000:01:00.0"),)
+    assert rails(Node(name="n", gpus=far, nics=nics)).unknown_gpus == (0, 1)
+    assert rails(Node(name="n", gpus=far, nics=nics, hcas=())).without == (0, 1)
     assert rails(Node(name="n", gpus=None)).own == {}
     assert rails(Node(name="n", gpus=())).without == ()
 
@@ -170,3 +175,23 @@ def test_a_rail_that_also_carries_the_default_route_stays_a_rail():
     assert found.own == {0: ("a",), 1: ("b",)}
     alone = (hca("a", interface="eth0"),)
     assert rails(machine("PIX", names=["a"], hcas=alone, nics=nics)).own == {0: ("a",)}
+
+
+def test_with_grace_the_hcas_of_its_cpu_are_its_own():
+    names = ["m0", "m1", "m2", "eth"]
+    hcas = (*(hca(name, layer="InfiniBand") for name in names[:3]), hca("eth", layer="Ethernet"))
+    node = machine("NODE NODE SYS NODE", "SYS SYS NODE SYS", names=names, hcas=hcas)
+    for facts in ({"own_numa_node": 2}, {"name": "NVIDIA GB200"}):
+        grace = msgspec.structs.replace(node, gpus=tuple(msgspec.structs.replace(g, **facts) for g in node.gpus))
+        found = rails(grace)
+        assert found.own == {0: ("m0", "m1"), 1: ("m2",)}
+        assert list(found.not_rails) == ["eth"]
+    other = tuple(msgspec.structs.replace(g, name="NVIDIA H200") for g in node.gpus)
+    assert rails(msgspec.structs.replace(node, gpus=other)).own == {}
+
+
+def test_with_grace_sys_to_everything_says_nothing():
+    gpus = tuple(Gpu(index=i, name="NVIDIA GB200", nics={"m0": "SYS", "m1": "SYS"}) for i in range(2))
+    found = rails(Node(name="n", gpus=gpus, hcas=(Hca(name="m0"), Hca(name="m1"))))
+    assert (found.unknown_gpus, found.unknown_hcas) == ((0, 1), ("m0", "m1"))
+    assert (found.without, found.not_rails) == ((), {})

@@ -10,7 +10,7 @@ from preflight.formats import parse_xml, read_bytes, readable
 from preflight.model import Node, from_json
 
 MAX_BYTES = 64 * 2**20  # a snapshot of 16 GPUs with all counters has some 300 KB
-MAX_TEXT_BYTES = 16 * 2**20  # a pasted report; the table in it has 10 KB
+MAX_TEXT_BYTES = 8 * 2**20  # a pasted report; the table in it has 10 KB
 SCHEMAS = ("preflight.node/1", "preflight.topology/1")  # documents of ours that hold one node
 READ = "what is read: a snapshot (preflight node --save), the text of `nvidia-smi topo -m`, an XML file of NCCL's (NCCL_TOPO_DUMP_FILE)"
 

@@ -74,6 +74,8 @@ def find_tables(text: str) -> list[Table]:
     """The tables of a text that have at least one row, in order; no more than MAX_TABLES."""
     reader = _Reader()
     for line in text.splitlines():
+        if len(reader.tables) == MAX_TABLES:
+            break
         reader.read(line)
     reader.finish()
     return reader.tables

@@ -81,7 +81,7 @@ def test_a_page_of_a_bug_tracker_is_text_not_xml(file):
         (b"\x00\xff" * 100, "tells of no GPUs"),
         (b"\x7fELF" + bytes(1000), "tells of no GPUs"),
         ("[1, 2]", "tells of no GPUs"),
-        (b" " * 10 + b"x" * MAX_TEXT_BYTES + b"yy", "is larger than 16 MiB"),
+        (b" " * 10 + b"x" * MAX_TEXT_BYTES + b"yy", "is larger than 8 MiB"),
     ],
 )
 def test_any_other_file_is_one_message(file, content, message):

@@ -278,3 +278,19 @@ def test_a_sick_machine_stays_sick():
     assert node.gpus[2].nvlink_domain == "none"
     changed = dataclasses.replace(machine, command=None)
     assert read(render(changed)).gpus[2].nvlink_domain == "none"  # the others' NV18 tell the view
+
+
+def test_grace_has_lists_of_numa_nodes_and_gpus_that_are_numa_nodes():
+    """As in https://github.com/sgl-project/sglang/issues/11208."""
+    text = """NVIDIA Topology:
+        GPU0    GPU1    NIC0    NIC1    CPU Affinity    NUMA Affinity   GPU NUMA ID
+GPU0     X      NV18    SYS     SYS     0-71    0,3-9,11-17             2
+GPU1    NV18     X      SYS     SYS     72-143  1,19-25,27-33           18
+"""
+    node = read(text)
+    assert [(gpu.cpus, gpu.numa_node, gpu.own_numa_node) for gpu in node.gpus] == [
+        ("0-71", None, 2),
+        ("72-143", None, 18),
+    ]
+    found = rails(node)
+    assert (found.unknown_gpus, found.unknown_hcas, found.without) == ((0, 1), ("NIC0", "NIC1"), ())
