@@ -22,7 +22,7 @@ MAX_EVENTS = 2000  # a GPU that repeats itself for weeks must not fill the repor
 MAX_TEXT = 300
 TOLD_TOGETHER = 5  # "The NVIDIA GPU ... / ... / fallen off the bus" runs over three lines; others may come between
 
-_HINTS = ("NVRM:", "SXid", "PCIe Bus Error")
+HINTS = ("NVRM:", "SXid", "PCIe Bus Error")  # a line with none of these is no event: most need no closer look
 _XID = re.compile(r"^NVRM: .{0,80}?\bXid(?: error)? ?\((?:PCI:)?([0-9a-fA-F:.]+)[^)]{0,40}\): *(\d{1,6})\b[,:]? *(.*)")
 _PROCESS = re.compile(r"^pid='?(\d{1,10}|<[^>,]*>)'?(?:, *name='?([^,']{0,64})'?)?,? *")
 _NVLINK5 = re.compile(r"^(\w+) +(Fatal|Non-?fatal)\b", re.IGNORECASE)
@@ -60,7 +60,7 @@ def parse_events(lines: Iterable[LogLine]) -> Parsed:
     details: dict[tuple[str | None, int | None], KernelEvent] = {}
     begun, begun_age = None, 0
     for line in lines:
-        if not any(hint in line.text for hint in _HINTS):
+        if not any(hint in line.text for hint in HINTS):
             continue
         text = _clean(line.text)
         begun_age += 1

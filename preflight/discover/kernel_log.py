@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from preflight.discover.files import read_text
-from preflight.discover.kernel_lines import LogLine, Parsed, parse_events
+from preflight.discover.kernel_lines import HINTS, LogLine, Parsed, parse_events
 from preflight.model import KernelLog
 
 DEADLINE_S = 2.0
@@ -37,6 +37,7 @@ _DECODED = re.compile(r"^\w+ *: *\w+ *: *")  # dmesg --decode
 _BRACKET = re.compile(r"^(?:<\d+>)?\[ *(?:(\d{1,12}\.\d{1,9})|[A-Z][^\]]{0,40})\] ?")
 _REPEATED = re.compile(r"^message repeated (\d{1,6}) times: \[ ?(.*)\]$")
 _BOOT = "Linux version "
+_RECORD_HINTS = tuple(hint.encode() for hint in HINTS)
 _JITTER_S = 5.0  # lines of several CPUs may stand a little out of order
 
 
@@ -134,7 +135,8 @@ def read_records(descriptor: int, deadline_s: float) -> _Lines:
         if not record:
             break
         total += len(record)
-        starts_at_s = _take(record, lines, starts_at_s)
+        if starts_at_s is None or any(hint in record for hint in _RECORD_HINTS):
+            starts_at_s = _take(record, lines, starts_at_s)
     return _Lines(lines, starts_at_s, lines[-1].at_s if lines else None, note=note)
 
 
