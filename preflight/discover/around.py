@@ -40,7 +40,7 @@ def read_around(root: Path, environ: Mapping[str, str], gathering: Gathering, hc
     host = ask("host", None, lambda: read_host(root), Host())
     on_bus = ask("/sys/bus/pci/devices", "gpus_on_bus", lambda: nvidia_gpus_on_bus(root), None)
     driver_folder = ask("/proc/driver/nvidia", None, (root / "proc/driver/nvidia").is_dir, otherwise=False)
-    told = hca_run.result(gathering.left_s)
+    told = hca_run.result(gathering.left_s / 2)
     hcas, hca_problems = told or ask("/sys/class/infiniband", "hcas", lambda: read_hcas(root), HcaReading())
     bus = ask(
         "PCI configuration space",

@@ -26,7 +26,8 @@ _BACKPORTS = re.compile(r"\.(el|amzn|elrepo)|cos|tlinux|oe|uek")
 
 def read_iommu(root: Path, devices: Iterable[str]) -> Iommu:
     """How the IOMMU treats these PCI devices, or all where there are none. One that translates outweighs others that don't."""
-    types = _types_of_devices(root, devices) or _types_of_groups(root)
+    asked = tuple(devices)
+    types = _types_of_devices(root, asked) if asked else _types_of_groups(root)
     for path, kind in types:
         if kind.startswith("DMA"):
             return Iommu(mode="translated", source=f"{path}: {kind}")
@@ -49,7 +50,7 @@ def _types_of_groups(root: Path) -> list[tuple[str, str]]:
 
 
 def _without_groups(root: Path) -> Iommu:
-    """No group tells: there is no IOMMU in use, or this kernel or container doesn't show it; then its command line may."""
+    """No group tells, or no group of those devices: there is no IOMMU in use, or this kernel or container doesn't show it; then its command line may."""
     units = names_in(root / "sys/class/iommu")
     if units == () and not names_in(root / "sys/kernel/iommu_groups"):
         return Iommu(mode="off", source="/sys/class/iommu: none")

@@ -13,7 +13,7 @@ from preflight.discover.files import ask_names, is_absent, names_in, reason
 from preflight.discover.folder import Folder
 from preflight.discover.ib_port import read_port
 from preflight.discover.pci import is_virtual_function, pci_driver, pci_numa_node, pci_of_path, pci_upstream, pcie_link
-from preflight.discover.pci_config import NOT_ALLOWED, is_complete, max_read_request_bytes, read_config
+from preflight.discover.pci_config import is_complete, max_read_request_bytes, read_config, why_incomplete
 from preflight.model import Hca, Port, Problem
 
 CLASS = "sys/class/infiniband"
@@ -87,7 +87,7 @@ def _place(root: Path, facts: Folder, problems: list[Problem]) -> dict[str, Any]
     config = read_config(root, bus_id, problems, "max_read_request_bytes")
     max_read = max_read_request_bytes(config) if config is not None else None
     if config is not None and max_read is None and not is_complete(config):
-        text = f"PCI configuration space of {bus_id}: {NOT_ALLOWED}"
+        text = f"PCI configuration space of {bus_id}: {why_incomplete(config)}"
         problems.append(Problem(source=facts.shown, text=text, field="max_read_request_bytes"))
     return {
         "driver": pci_driver(root, bus_id),

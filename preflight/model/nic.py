@@ -37,7 +37,7 @@ class Port(Noun, frozen=True, kw_only=True):
     """One port of an HCA. `state`: "active", "armed", "init", "down", "defer"; `physical_state`: "LinkUp", "Polling", "Disabled", "Sleep", "LinkErrorRecovery", ...
 
     `rate_bytes_per_s` (one direction) and `width` (lanes) are None unless the link is up: what a down port prints is a placeholder. `mtu_bytes`: of the
-    interface over it. `counters`: the kernel's own names ("symbol_error", "link_downed", "out_of_sequence"), those of hw_counters too.
+    interface over it. `pkeys`: by index, 0 for an empty entry, without the empty ones at the end. `counters`: the kernel's own names ("symbol_error", "link_downed", "out_of_sequence"), those of hw_counters too.
     """
 
     number: int
@@ -62,7 +62,7 @@ class Port(Noun, frozen=True, kw_only=True):
 
 class Hca(Noun, frozen=True, kw_only=True):
     """An RDMA device. `driver`: the kernel module ("mlx5_core", "efa"). `is_virtual_function`: a share of a card, not a card. `max_read_request_bytes`: from PCI
-    configuration space. `problems`: text of files that could not be read.
+    configuration space. What could not be read of it is among the node's problems.
     """
 
     name: str

@@ -78,6 +78,20 @@ def test_a_container_without_sysfs_leaves_the_bus_unknown_and_tells_the_rest(tre
     assert {problem.source for problem in found.problems} == {"/sys/class/net", "/sys/class/infiniband"}
 
 
+def test_a_virtual_machine_with_passed_through_cards_keeps_what_its_bus_tells(tree):
+    """No bridges above the devices, no IOMMU of its own, and the makers' names of the firmware."""
+    tree.write("proc/cpuinfo", "processor\t: 0\nmodel name\t: Example CPU\nflags\t\t: fpu hypervisor\n\n")
+    tree.write("sys/class/dmi/id/sys_vendor", "QEMU\n")
+    tree.folder("sys/class/iommu")
+    tree.gpu("pci0000:00/0000:00:05.0", config=config_space())
+    tree.port(tree.hca("mlx5_0", tree.pci("pci0000:00/0000:00:06.0", config=config_space(max_read_request=512))))
+    found = around(tree)
+    facts = found.facts
+    assert (facts["platform"].virtual_machine, facts["iommu"].mode, facts["pci_bridges"]) == ("qemu", "off", ())
+    assert (found.on_bus, found.hcas[0].pci_upstream) == (("0000:00:05.0",), ("pci0000:00",))
+    assert found.hcas[0].max_read_request_bytes == 512
+
+
 def test_settings_are_those_of_the_job_and_of_the_systems_file(tree):
     tree.write("etc/nccl.conf", "NCCL_P2P_DISABLE=1\nNCCL_DEBUG=WARN\n")
     settings = {setting.name: setting for setting in around(tree, {"NCCL_DEBUG": "INFO"}).facts["settings"]}

@@ -46,6 +46,12 @@ def test_without_devices_to_ask_about_all_groups_count(tree):
     assert read_iommu(tree.root, []).mode == "passthrough"
 
 
+def test_a_device_outside_of_all_groups_is_not_judged_by_those_of_others(tree):
+    tree.gpu("pci0000:10/0000:10:01.0/0000:11:00.0")
+    add_group(tree, 1, "DMA", tree.pci("pci0000:10/0000:10:02.0/0000:12:00.0"))
+    assert read_iommu(tree.root, ["0000:11:00.0"]).mode is None
+
+
 def test_no_units_and_no_groups_mean_off(tree):
     tree.folder("sys/class/iommu")
     assert read_iommu(tree.root, ["0000:11:00.0"]).mode == "off"

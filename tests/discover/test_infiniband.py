@@ -238,6 +238,14 @@ def test_what_a_user_may_not_read_is_a_problem_of_that_fact(tree):
     assert [(problem.field, problem.not_allowed) for problem in problems] == [("max_read_request_bytes", True)]
 
 
+def test_a_card_that_answers_nothing_is_no_question_of_permission(tree):
+    tree.port(add_card(tree, 0, config=b"\xff" * 4096))
+    (found,), problems = read_hcas(tree.root)
+    assert found.max_read_request_bytes is None
+    assert [(problem.field, problem.not_allowed) for problem in problems] == [("max_read_request_bytes", False)]
+    assert "answers nothing" in problems[0].text
+
+
 def test_a_file_that_is_a_folder_is_noted_once_and_the_rest_is_read(tree):
     hca = add_card(tree, 0)
     tree.port(hca, counters={"link_downed": "3"})
