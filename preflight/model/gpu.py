@@ -235,6 +235,7 @@ class Gpu(Noun, frozen=True, kw_only=True):
         if field in self.unsupported:
             return Missing("unsupported", "this product or driver doesn't have it")
         told = [problem for problem in self.problems if problem.field == field]
+        told = told or [problem for problem in self.problems if problem.field is None]  # the GPU as a whole: it is lost
         if told:
             text = "; ".join(f"{problem.source}: {problem.text}" for problem in told)
             return Missing("not allowed" if all(problem.not_allowed for problem in told) else "failed", text)
