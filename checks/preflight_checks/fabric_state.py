@@ -34,7 +34,12 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         users = users_of(evidence.plan, node, [gpu])
         return fault._replace(verdict=users.lowered(fault.verdict), observed=fault.observed + users.text())
 
-    yield from judge_gpus(NAME, evidence, "fabric", judge_one, good=WHOLE, expected=WHOLE, note=_note)
+    def without(gpu: Gpu) -> str | None:
+        profile = evidence.profile_of(gpu)
+        shows_none = gpu.fabric is None and profile is not None and profile.fabric in ("none", "manager")
+        return "the driver shows no fabric registration of this product" if shows_none else None
+
+    yield from judge_gpus(NAME, evidence, "fabric", judge_one, good=WHOLE, expected=WHOLE, note=_note, unless=without)
     if evidence.settings.cpu_declared:
         return
     for node in evidence.health or ():

@@ -60,16 +60,17 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     """For each node and product: what lacks links, or one PASS. Nothing for nodes without GPUs."""
     if evidence.settings.cpu_declared:
         return
+    peers = _Peers(evidence)
     for node in evidence.health or ():
         products: dict[str | None, list[Gpu]] = {}
         for gpu in node.open_gpus:
             if not gpu.mig_enabled:  # takes no part in NVLink traffic
                 products.setdefault(gpu.name, []).append(gpu)
         for gpus in products.values():
-            yield from _judge_product(evidence, node, gpus)
+            yield from _judge_product(evidence, node, gpus, peers)
 
 
-def _judge_product(evidence: Evidence, node: Node, gpus: Sequence[Gpu]) -> Iterator[Finding]:
+def _judge_product(evidence: Evidence, node: Node, gpus: Sequence[Gpu], peers: "_Peers") -> Iterator[Finding]:
     known = tuple(gpu for gpu in gpus if gpu.links is not None)
     reasons: dict[str, list[Gpu]] = {}
     for gpu in gpus:
@@ -86,7 +87,7 @@ def _judge_product(evidence: Evidence, node: Node, gpus: Sequence[Gpu]) -> Itera
         return
     if not known:
         return
-    wanted = _from_layouts(layouts, len(gpus)) if layouts else _from_peers(evidence, gpus[0])
+    wanted = _from_layouts(layouts, known) if layouts else peers.wanted(gpus[0].name)
     if wanted is None:
         yield _alone(node, known, f"no profile exists for {product_names(gpus)}, and too few alike are here to compare")
     elif _nobody_to_talk_to(node, known):
@@ -101,35 +102,51 @@ def _wired(layouts: tuple[NvlinkLayout, ...] | None) -> bool:
     return any(layout.kind in WIRED for layout in layouts or ())
 
 
-def _from_layouts(layouts: tuple[NvlinkLayout, ...], number: int) -> _Wanted:
+def _from_layouts(layouts: tuple[NvlinkLayout, ...], gpus: Sequence[Gpu]) -> _Wanted:
     """Of the boards that have a place for so many GPUs, the one with the fewest links: more than that is no fault."""
+    number = len(gpus)
     boards = [layout for layout in layouts if layout.kind in WIRED]
     fitting = [layout for layout in boards if layout.gpus == number] or [
         layout for layout in boards if number < layout.gpus or number % layout.gpus == 0
     ]
     layout = min(fitting or boards or layouts, key=lambda layout: layout.per_gpu)
+    ends = {link.peer_kind for gpu in gpus for link in gpu.links or () if link.active}
     return _Wanted(
         links=layout.per_gpu,
         basis=layout.source,
         certain=True,
         bare=any(layout.kind == "bridge" for layout in layouts),
-        direct=layout.kind in ("mesh", "cube") and number == layout.gpus,
+        direct=layout.kind in ("mesh", "cube") and number == layout.gpus and ends == {"gpu"},
     )
 
 
-def _from_peers(evidence: Evidence, gpu: Gpu) -> _Wanted | None:
-    """What more than half of three or more GPUs of this product have. None: no such majority."""
-    alike = [
-        other
-        for node in evidence.health or ()
-        for other in node.open_gpus
-        if other.name == gpu.name and other.links is not None and not other.mig_enabled
-    ]
-    numbers = Counter(_active(other) for other in alike if not _unknown(other))
+class _Peers:
+    """GPUs of one product on all nodes, counted once."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._known: dict[str | None, _Wanted | None] = {}
+
+    def wanted(self, product: str | None) -> _Wanted | None:
+        """What more than half of three or more GPUs of this product have. None: no such majority."""
+        if product not in self._known:
+            self._known[product] = _majority(
+                [
+                    gpu
+                    for node in self._evidence.health or ()
+                    for gpu in node.open_gpus
+                    if gpu.name == product and gpu.links is not None and not gpu.mig_enabled
+                ]
+            )
+        return self._known[product]
+
+
+def _majority(alike: Sequence[Gpu]) -> _Wanted | None:
+    numbers = Counter(_active(gpu) for gpu in alike if not _unknown(gpu))
     links, times = numbers.most_common(1)[0] if numbers else (0, 0)
     if len(alike) < 3 or 2 * times <= len(alike):
         return None
-    switched = any(link.peer_kind == "switch" for other in alike for link in other.links or ())
+    switched = any(link.peer_kind == "switch" for gpu in alike for link in gpu.links or ())
     basis = f"as {times} of {len(alike)} GPUs of this product here; no profile exists for it"
     return _Wanted(links=links, basis=basis, certain=False, bare=not switched)
 
@@ -150,7 +167,7 @@ def _judge_set(each: _Set) -> Iterator[Finding]:
     short, bare = each.short, each.bare
     yield from _short_findings(each, short)
     bridged = [gpu for gpu in each.gpus if _active(gpu)]
-    bridge_gone = bool(bridged) and len(bare) > 1
+    bridge_gone = bool(bridged) and len(bare) > (1 if each.wanted.certain else 0)
     if bridge_gone:
         yield _bridge_finding(each, bare, bridged)
     doubtful = [gpu for gpu in each.gpus if gpu not in short and 0 < each.missing(gpu) <= _unknown(gpu)]

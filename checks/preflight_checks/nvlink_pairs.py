@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from preflight.model import Check, Evidence, Finding, Gpu, Node, NvlinkLayout, Part, Profile, Verdict
+from preflight.model.finding import Confidence
 from preflight.model.gpu_users import users_of
 from preflight.model.layouts import (
     WIRED,
@@ -33,6 +34,9 @@ NAME = "nvlink_pairs"
 ASK_TOPO = "save the output of `nvidia-smi topo -m` (without -p), or run `preflight node` on the node"
 
 
+Kind = tuple[str | None, int]  # product, number of GPUs
+
+
 class _Set(NamedTuple):
     """The GPUs of one product on one node, and their pairs."""
 
@@ -46,8 +50,17 @@ class _Set(NamedTuple):
         return _subject(self.node, self.gpus)
 
     @property
+    def kind(self) -> Kind:
+        return self.gpus[0].name, len(self.gpus)
+
+    @property
     def product(self) -> str:
         return self.gpus[0].name or "this product (its name is unknown)"
+
+    @property
+    def all_links_active(self) -> bool:
+        """By what the driver lists; False where it lists none."""
+        return all(gpu.links and all(link.active for link in gpu.links) for gpu in self.gpus)
 
     @property
     def joined(self) -> bool:
@@ -60,6 +73,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     if evidence.settings.cpu_declared:
         return
     sets = [each for node in evidence.inventory.nodes for each in _sets(evidence, node)]
+    guesses = _guesses(sets)
     for each in sets:
         layouts = each.profile.nvlink_layouts if each.profile else None
         unclear = _unclear(each, layouts)
@@ -68,7 +82,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         elif unclear:
             yield _finding(each, Verdict.UNKNOWN, unclear, remedy=ASK_TOPO)
         elif layouts is None:
-            yield from _without_profile(evidence, each, sets)
+            yield from _without_profile(evidence, each, guesses[each.kind])
         else:
             yield from _with_layouts(evidence, each, layouts)
 
@@ -127,6 +141,9 @@ def _no_layout_fits(each: _Set, layouts: tuple[NvlinkLayout, ...]) -> Finding:
     if len(sums) == len(each.gpus) and all(total == most for total in sums.values()):
         observed = f"{count(each.gpus)}: {most} NVLinks from each, all that the product has, on a board that the profile doesn't know"
         return _finding(each, Verdict.PASS, observed, expected=expected)
+    if len(each.gpus) < max(layout.gpus for layout in layouts) and each.all_links_active:
+        observed = f"{count(each.gpus)}, {_pairs_text(each)}: part of a board, with every link of every GPU active"
+        return _finding(each, Verdict.PASS, observed, expected=expected)
     observed = f"{count(each.gpus)}, {_pairs_text(each)}: no layout of the profile fits"
     return _finding(
         each,
@@ -144,13 +161,18 @@ def _no_nvlink(each: _Set) -> Finding:
     return _finding(each, Verdict.PASS, f"{count(each.gpus)} without NVLink, as {each.product} is made")
 
 
-def _without_profile(evidence: Evidence, each: _Set, sets: Sequence[_Set]) -> Iterator[Finding]:
+def _guesses(sets: Sequence[_Set]) -> dict[Kind, NvlinkLayout | None]:
+    """What machines of products without a profile seem to be like, each asked once."""
+    alike: dict[Kind, list[Numbers]] = {}
+    for each in sets:
+        if each.profile is None or each.profile.nvlink_layouts is None:
+            alike.setdefault(each.kind, []).append(each.numbers)
+    return {kind: guess_layout(machines) for kind, machines in alike.items()}
+
+
+def _without_profile(evidence: Evidence, each: _Set, guess: NvlinkLayout | None) -> Iterator[Finding]:
     """The same product elsewhere, and the other GPUs here, are the only measure."""
     missing = f"no profile exists for {each.product}"
-    alike = [
-        other.numbers for other in sets if other.gpus[0].name == each.gpus[0].name and len(other.gpus) == len(each.gpus)
-    ]
-    guess = guess_layout(alike)
     fit = best_fit(each.numbers, (guess,)) if guess else None
     if fit is not None:
         yield from _findings(evidence, each, fit, missing)
@@ -168,7 +190,7 @@ def _without_profile(evidence: Evidence, each: _Set, sets: Sequence[_Set]) -> It
             Verdict.PASS,
             f"{count(each.gpus)}, none joined by NVLink; {missing}, and nothing here speaks for NVLink",
         )
-    elif all(gpu.links and all(link.active for link in gpu.links) for gpu in each.gpus):
+    elif each.all_links_active:
         yield _finding(each, Verdict.PASS, f"{_pairs_text(each)}, with every link of every GPU active; {missing}")
     else:
         observed = f"{_pairs_text(each)}; {missing}, and too few alike are here to compare"
@@ -203,7 +225,7 @@ def _findings(evidence: Evidence, each: _Set, fit: Fit, basis: str) -> Iterator[
 def _odd(evidence: Evidence, each: _Set, oddity: Oddity, basis: str, guess: NvlinkLayout | None) -> Finding:
     """`guess`: the layout, if it is only what the peers look like."""
     gpus = tuple(gpu for gpu in each.gpus if gpu.index in oddity.gpus)
-    confidence = "certain" if oddity.certain and guess is None else "likely"
+    confidence: Confidence = "certain" if oddity.certain and guess is None else "likely"
     together = oddity.kind in ("link", "bridge", "maybe bridge")
     users = users_of(evidence.plan, each.node, gpus, together=together)
     verdict = Verdict.WARN if oddity.kind in ("more", "maybe bridge") else users.lowered(Verdict.FAIL)

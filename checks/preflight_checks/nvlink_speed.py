@@ -43,20 +43,25 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     if evidence.settings.cpu_declared:
         return
     tolerance = evidence.limits(NAME, LIMITS)["speed_tolerance_ratio"]
+    references: dict[str | None, _Reference | None] = {}
     for node in evidence.health or ():
         for name in dict.fromkeys(gpu.name for gpu in node.open_gpus):
             gpus = [gpu for gpu in node.open_gpus if gpu.name == name and _active_links(gpu)]
-            if gpus:
-                yield from _judge_product(evidence, node, gpus, tolerance)
+            if not gpus:
+                continue
+            if name not in references:
+                references[name] = _reference(evidence, gpus[0])
+            yield from _judge_product(evidence, node, gpus, references[name], tolerance)
 
 
-def _judge_product(evidence: Evidence, node: Node, gpus: Sequence[Gpu], tolerance: float) -> Iterator[Finding]:
+def _judge_product(
+    evidence: Evidence, node: Node, gpus: Sequence[Gpu], reference: _Reference | None, tolerance: float
+) -> Iterator[Finding]:
     silent = [gpu for gpu in gpus if None in _active_links(gpu).values()]
     rates = {gpu.index: {link: rate for link, rate in _active_links(gpu).items() if rate is not None} for gpu in gpus}
     if not any(rates.values()):
         yield _no_speeds(node, gpus)
         return
-    reference = _reference(evidence, gpus[0])
     if reference is None:
         seen = ", ".join(_show(rate) for rate in sorted({rate for links in rates.values() for rate in links.values()}))
         observed = (
@@ -75,8 +80,8 @@ def _judge_product(evidence: Evidence, node: Node, gpus: Sequence[Gpu], toleranc
         )
     if not silent and not any(slow.values()):
         slowest = min(rate for links in rates.values() for rate in links.values())
-        links = sum(map(len, rates.values()))
-        good = f"{count(gpus)}: {links} active links at {_show(slowest)} or more"
+        number = sum(map(len, rates.values()))
+        good = f"{count(gpus)}: {number} active links at {_show(slowest)} or more"
         yield _finding(node, gpus, Verdict.PASS, good, expected=each.expected)
 
 
@@ -105,7 +110,7 @@ def _reference(evidence: Evidence, gpu: Gpu) -> _Reference | None:
         for rate in _active_links(other).values()
         if rate is not None
     )
-    rate, times = rates.most_common(1)[0]
+    rate, times = rates.most_common(1)[0] if rates else (0, 0)
     if rates.total() < 3 or 2 * times <= rates.total():
         return None
     basis = f"as {times} of {rates.total()} links of this product here; its profile, if any, has no rate"

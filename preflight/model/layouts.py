@@ -88,17 +88,18 @@ def guess_layout(machines: Sequence[Numbers]) -> NvlinkLayout | None:
         return None
     number, times = Counter(known).most_common(1)[0]
     each, same = Counter(sums).most_common(1)[0] if sums else (0, 0)
+    kind: Literal["switched", "cube"]
     if number and 2 * times > len(known) and (len(members) > 3 or times == len(known)):
-        kind, per_pair, per_gpu = "switched", (number,), each
+        kind, per_pair = "switched", {number}
     elif each and 2 * same > len(sums) and len(sums) > 3:
-        kind, per_pair, per_gpu = "cube", tuple(sorted({found for found in known if found})), each
+        kind, per_pair = "cube", {found for found in known if found}
     else:
         return None
     return NvlinkLayout(
         gpus=len(members),
-        kind="switched" if kind == "switched" else "cube",
-        per_pair=per_pair,
-        per_gpu=per_gpu,
+        kind=kind,
+        per_pair=tuple(sorted(per_pair)),
+        per_gpu=each,
         source="as the GPUs of this product here; no profile exists for it",
     )
 

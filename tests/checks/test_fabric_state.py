@@ -102,6 +102,11 @@ def test_what_has_no_fabric_is_skipped():
     assert [f.verdict for f in judged(node_of(Fabric(state="not supported")))] == [Verdict.SKIP]
 
 
+def test_a_product_that_registers_nowhere_is_skipped_though_nothing_was_read():
+    assert [f.verdict for f in judged(node_with(None, None, product=A100))] == [Verdict.SKIP]
+    assert [f.verdict for f in judged(node_with(None, None))] == [Verdict.UNKNOWN]
+
+
 def test_a_rack_product_that_knows_no_fabric_is_unknown():
     assert [f.verdict for f in judged(rack(*[Fabric(state="not supported")] * 4))] == [Verdict.UNKNOWN]
 

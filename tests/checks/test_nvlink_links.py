@@ -48,6 +48,11 @@ def test_where_the_far_ends_are_inactive_too_the_gpu_in_the_middle_is_blamed_alo
     assert "the far ends, on GPUs 0, 2, are inactive too" in finding.observed
 
 
+def test_behind_a_switch_no_far_end_on_another_gpu_is_expected():
+    (finding,) = judged(node_with(links(18, inactive=(3, 5)), *[links(18)] * 3))
+    assert finding.observed == "16 of 18 links active, links 3 and 5 inactive"
+
+
 def test_one_link_down_at_both_ends_blames_the_way_between_them():
     node = node_with(*[links(6, inactive=(1,) if i in (4, 5) else (), peer_kind="gpu") for i in range(8)], product=V100)
     (finding,) = judged(node, profiles=MESH)
@@ -119,6 +124,12 @@ def test_an_unknown_product_is_compared_with_its_peers_on_all_nodes():
     assert "no profile exists" in bad.expected
     assert bad.blames is not None
     assert bad.blames.confidence == "likely"
+
+
+def test_a_card_of_an_unknown_product_without_links_is_worth_a_look():
+    whole, dead = links(4, peer_kind="gpu"), links(4, inactive=range(4))
+    (finding,) = judged(node_with(whole, whole, dead, product="X1"), profiles={})
+    assert (finding.verdict, finding.blames) == (Verdict.WARN, None)
 
 
 def test_an_unknown_product_with_nothing_to_compare_is_unknown():

@@ -125,9 +125,19 @@ def test_a_cube_mesh_is_whole_and_a_lost_link_is_between_its_two_ends():
 def test_a_board_that_the_profile_does_not_know_passes_with_all_links_of_the_product():
     mesh = every(4, "NV2")
     assert [f.verdict for f in judged(mesh, product=V100, profile=V100_SXM2)] == [Verdict.PASS]
-    (finding,) = judged(with_pairs(mesh, g0_1="NV1"), product=V100, profile=V100_SXM2)
+    short = numbers(with_pairs(mesh, g0_1="NV1"))
+    node = node_with(*[links(6, inactive=(5,))] * 2, *[links(6)] * 2, product=V100, pairs=short)
+    (finding,) = judge(evidence(node, profiles={V100: V100_SXM2}))
     assert finding.verdict is Verdict.UNKNOWN
     assert "no layout of the profile fits" in finding.observed
+
+
+def test_part_of_a_cube_mesh_passes_if_every_link_is_active():
+    """A job that was given four of eight GPUs sees these only."""
+    four = [row[:4] for row in CUBE[:4]]
+    (finding,) = judged(four, product=V100, profile=V100_SXM2, links_each=6)
+    assert finding.verdict is Verdict.PASS
+    assert "part of a board" in finding.observed
 
 
 def test_bridged_cards_pass_and_a_bridge_with_partial_contact_fails():
