@@ -180,6 +180,7 @@ def test_a_gpu_that_needs_a_reset_answers_nothing_more(monkeypatch):
     good, bad = read_gpus().gpus
     assert (bad.uuid, bad.ecc, bad.row_remap, bad.clocks) == ("GPU-h100-1", None, None, None)
     assert [problem.field for problem in bad.problems] == [None]
+    assert bad.why_unknown("row_remap").kind == "failed"
     assert nvml.calls.count("nvmlDeviceGetRemappedRows") == 1
     assert bad.peers[0].p2p == {}
     assert good.peers[0].ancestor is None
