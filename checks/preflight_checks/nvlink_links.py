@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from preflight.model import Check, Evidence, Finding, Gpu, Node, NvlinkLayout, Part, Verdict
 from preflight.model.gpu_users import users_of
-from preflight.model.layouts import WIRED, shared_deficits
+from preflight.model.layouts import WIRED, by_product, shared_deficits
 from preflight.model.per_gpu import count, gpu_name, gpu_part, gpus_subject, product_names
 
 NAME = "nvlink_links"
@@ -62,11 +62,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         return
     peers = _Peers(evidence)
     for node in evidence.health or ():
-        products: dict[str | None, list[Gpu]] = {}
-        for gpu in node.open_gpus:
-            if not gpu.mig_enabled:  # takes no part in NVLink traffic
-                products.setdefault(gpu.name, []).append(gpu)
-        for gpus in products.values():
+        for gpus in by_product(node.open_gpus).values():
             yield from _judge_product(evidence, node, gpus, peers)
 
 

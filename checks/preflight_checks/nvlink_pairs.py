@@ -14,16 +14,15 @@ from typing import NamedTuple
 from preflight.model import Check, Evidence, Finding, Gpu, Node, NvlinkLayout, Part, Profile, Verdict
 from preflight.model.finding import Confidence
 from preflight.model.gpu_users import users_of
+from preflight.model.layout_fit import Fit, Oddity, best_fit
 from preflight.model.layouts import (
     WIRED,
-    Fit,
     Numbers,
-    Oddity,
-    best_fit,
+    by_product,
     guess_layout,
-    islands,
     link_sums,
     pair_numbers,
+    pairs_text,
     show_numbers,
 )
 from preflight.model.per_gpu import count, gpu_name, gpu_part, gpus_subject
@@ -63,6 +62,10 @@ class _Set(NamedTuple):
         return all(gpu.links and all(link.active for link in gpu.links) for gpu in self.gpus)
 
     @property
+    def text(self) -> str:
+        return pairs_text([gpu.index for gpu in self.gpus], self.numbers)
+
+    @property
     def joined(self) -> bool:
         return any(self.numbers.values())
 
@@ -88,13 +91,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _sets(evidence: Evidence, node: Node) -> Iterator[_Set]:
-    """GPUs in MIG mode are left out: they take no part in NVLink traffic."""
-    gpus = node.open_gpus if node.tells_health else node.gpus or ()
-    products: dict[str | None, list[Gpu]] = {}
-    for gpu in gpus:
-        if not gpu.mig_enabled:
-            products.setdefault(gpu.name, []).append(gpu)
-    for name, same in products.items():
+    for name, same in by_product(node.open_gpus if node.tells_health else node.gpus or ()).items():
         profile = evidence.profile_of(same[0]) if name else evidence.profile
         yield _Set(node, tuple(same), pair_numbers(same), profile)
 
@@ -142,9 +139,9 @@ def _no_layout_fits(each: _Set, layouts: tuple[NvlinkLayout, ...]) -> Finding:
         observed = f"{count(each.gpus)}: {most} NVLinks from each, all that the product has, on a board that the profile doesn't know"
         return _finding(each, Verdict.PASS, observed, expected=expected)
     if len(each.gpus) < max(layout.gpus for layout in layouts) and each.all_links_active:
-        observed = f"{count(each.gpus)}, {_pairs_text(each)}: part of a board, with every link of every GPU active"
+        observed = f"{count(each.gpus)}, {each.text}: part of a board, with every link of every GPU active"
         return _finding(each, Verdict.PASS, observed, expected=expected)
-    observed = f"{count(each.gpus)}, {_pairs_text(each)}: no layout of the profile fits"
+    observed = f"{count(each.gpus)}, {each.text}: no layout of the profile fits"
     return _finding(
         each,
         Verdict.UNKNOWN,
@@ -156,7 +153,7 @@ def _no_layout_fits(each: _Set, layouts: tuple[NvlinkLayout, ...]) -> Finding:
 
 def _no_nvlink(each: _Set) -> Finding:
     if each.joined:
-        observed = f"NVLink where {each.product} has none by its profile: {_pairs_text(each)}"
+        observed = f"NVLink where {each.product} has none by its profile: {each.text}"
         return _finding(each, Verdict.WARN, observed, remedy="correct the profile or the product's name")
     return _finding(each, Verdict.PASS, f"{count(each.gpus)} without NVLink, as {each.product} is made")
 
@@ -191,9 +188,9 @@ def _without_profile(evidence: Evidence, each: _Set, guess: NvlinkLayout | None)
             f"{count(each.gpus)}, none joined by NVLink; {missing}, and nothing here speaks for NVLink",
         )
     elif each.all_links_active:
-        yield _finding(each, Verdict.PASS, f"{_pairs_text(each)}, with every link of every GPU active; {missing}")
+        yield _finding(each, Verdict.PASS, f"{each.text}, with every link of every GPU active; {missing}")
     else:
-        observed = f"{_pairs_text(each)}; {missing}, and too few alike are here to compare"
+        observed = f"{each.text}; {missing}, and too few alike are here to compare"
         yield _finding(each, Verdict.UNKNOWN, observed, remedy="name the product, or add a profile for it")
 
 
@@ -273,22 +270,7 @@ def _whole_text(each: _Set, layout: NvlinkLayout) -> str:
         bare = sum(not number for number in each.numbers.values())
         design = ", as this board is made" if each.profile else ""
         return f"{count(each.gpus)}: {layout.per_gpu} NVLinks from each; {bare} of {len(each.numbers)} pairs have none{design}"
-    return f"{count(each.gpus)}: {_pairs_text(each)}"
-
-
-def _pairs_text(each: _Set) -> str:
-    """As in "NV18 on all 28 pairs", "NV12 on GPUs 0-1 and 2-3"."""
-    known = {pair: number for pair, number in each.numbers.items() if number}
-    if not known:
-        return "NVLink on no pair"
-    labels = ", ".join(f"NV{number}" for number in sorted(set(known.values()), reverse=True))
-    if len(known) == len(each.numbers) > 1:
-        return f"{labels} on all {len(known)} pairs"
-    pairs = sorted(known)[:4]
-    named = " and ".join(f"{a}-{b}" for a, b in pairs) + (f" and {len(known) - 4} more" if len(known) > 4 else "")
-    alone = [island for island in islands([gpu.index for gpu in each.gpus], each.numbers) if len(island) == 1]
-    without = f", none on GPUs {', '.join(str(island[0]) for island in alone)}" if alone else ""
-    return f"{labels} on GPUs {named}{without}"
+    return f"{count(each.gpus)}: {each.text}"
 
 
 REMEDIES = {

@@ -6,9 +6,8 @@ from itertools import combinations
 import pytest
 
 from preflight.model import Gpu, GpuPeer, NvlinkLayout
+from preflight.model.layout_fit import Fit, best_fit
 from preflight.model.layouts import (
-    Fit,
-    best_fit,
     guess_layout,
     islands,
     link_sums,
