@@ -5,7 +5,8 @@ the node's. FAIL only where a setting surely costs or breaks something here; els
 
 Sources: NCCL user guide, "Environment Variables" (meaning of each; those under "Debugging" are not to be kept in production); NCCL 2.30 (numbers are read by strtoll: a word
 is 0; a topology file that isn't there is silently ignored). horovod/horovod 700: "^docker0" replaces the default exclusion, so that `lo` may be chosen. vllm-project/vllm 16992: NCCL_CUMEM_ENABLE=0
-switches NVLink between nodes off. Azure/azurehpc-health-checks 142: a missing topology file looked like bad hardware. NVIDIA/nccl issue threads show NCCL_P2P_DISABLE as the first thing that
+switches NVLink between nodes off. Azure/azurehpc-health-checks 142: a missing topology file looked like bad hardware. NVIDIA/nccl 1008: a stale
+graph file in /etc/nccl.conf broke jobs on 2 and 3 GPUs. NVIDIA/nccl issue threads show NCCL_P2P_DISABLE as the first thing that
 people try and forget.
 """
 
@@ -309,6 +310,12 @@ def _forced(_: _Case, setting: Setting) -> _Fault | None:
     return _Fault(WARN, f"forces {setting.value} on every collective and size, where NCCL would choose")
 
 
+def _graph(_: _Case, setting: Setting) -> _Fault | None:
+    if setting.file_problem is not None:
+        return None
+    return _Fault(WARN, "fixes the paths for one set of GPUs: jobs on other or fewer GPUs may fail")
+
+
 def _few_channels(_: _Case, setting: Setting) -> _Fault | None:
     number = read_number(setting.value)
     return _Fault(WARN, "so few channels can't fill NVLink") if number is not None and 0 < number <= 2 else None
@@ -340,6 +347,7 @@ _RULES: dict[str, _Rule] = {
     "NCCL_SOCKET_IFNAME": _interfaces,
     "GLOO_SOCKET_IFNAME": _interfaces,
     "NCCL_IB_HCA": _hcas,
+    "NCCL_GRAPH_FILE": _graph,
     "NCCL_ALGO": _forced,
     "NCCL_PROTO": _forced,
     "NCCL_MAX_NCHANNELS": _few_channels,

@@ -127,7 +127,7 @@ def _judge_node(node: Node, cases: Sequence[_Case], everything: Sequence[_Case])
     blamed: dict[str | None, list[_Case]] = {}
     for case in cases:
         if case.worst.kind != "ignore" and not _explained(case, roots):
-            blamed.setdefault(case.chain.cause.pci_bus_id, []).append(case)
+            blamed.setdefault(_owner(node, case.chain.cause), []).append(case)
     alike = sum(any(case.worst.serious and only_follows(case.chain) for case in mine) for mine in blamed.values())
     for pci_bus_id, mine in blamed.items():
         serious = [case for case in mine if case.worst.serious] or mine
@@ -167,7 +167,8 @@ def _finding(
     worst = max((case.worst for case in cases), key=lambda one: (one.serious, ACTIONS.index(one.action)))
     hidden = gpu is None and (node.platform is not None and node.platform.container not in {None, "none"})
     fails = worst.serious and not hidden
-    subject = gpu_name(node, gpu) if gpu else f"{node.name} GPU at {pci_bus_id}" if pci_bus_id else node.name
+    what = "PCIe bridge" if all(case.chain.cause.kind == "aer" for case in cases) else "GPU at"
+    subject = gpu_name(node, gpu) if gpu else f"{node.name} {what} {pci_bus_id}" if pci_bus_id else node.name
     told = [_told(case) for case in cases[:SHOWN]]
     if len(cases) > SHOWN:
         told.append(f"and {len(cases) - SHOWN} more")
@@ -240,6 +241,12 @@ def _clean(node: Node, ignored: int) -> Finding:
         expected=EXPECTED,
         remedy="read the rest with `dmesg` or `journalctl -k -b`" if log.note else "",
     )
+
+
+def _owner(node: Node, cause: KernelEvent) -> str | None:
+    """The device that an event is about: of a bridge with one GPU below it, that GPU."""
+    below = [gpu.pci_bus_id for gpu in node.gpus or () if cause.pci_bus_id in (gpu.pci_upstream or ())]
+    return below[0] if cause.kind == "aer" and len(below) == 1 else cause.pci_bus_id
 
 
 def _gpu(node: Node, pci_bus_id: str | None) -> Gpu | None:

@@ -213,6 +213,7 @@ def test_a_graph_file_that_is_not_there_stops_nccl():
     "values",
     [
         {"NCCL_ALGO": "Ring"},
+        {"NCCL_GRAPH_FILE": "/opt/graph.xml"},  # NVIDIA/nccl 1008
         {"NCCL_PROTO": "LL"},
         {"NCCL_MAX_NCHANNELS": "1"},
         {"NCCL_DEBUG": "TRACE"},

@@ -2,6 +2,7 @@
 
 from msgspec import structs
 
+from preflight.discover.kernel_lines import LogLine, parse_events
 from preflight.model import Evidence, Inventory, KernelEvent, KernelLog, Platform, Rule, Settings, Verdict
 from preflight_checks import xid as check
 from tests.builders import make_gpu, make_node
@@ -195,6 +196,16 @@ def test_pcie_errors_count_above_gpus_and_only_uncorrected_ones():
     assert only(with_log(aer("0000:99:00.0", "Uncorrected (Fatal)"))).verdict is Verdict.PASS
 
 
+def test_a_pcie_error_of_a_bridge_is_told_of_the_gpu_below_it():
+    event = KernelEvent(kind="aer", pci_bus_id="0000:0f:01.0", severity="Uncorrected (Non-Fatal)", at_s=5.0)
+    one = (make_gpu("node0", 0, pci_upstream=("0000:0f:01.0", "pci0000:0f")), make_gpu("node0", 1))
+    assert only(structs.replace(with_log(event), gpus=one)).subject == "node0 GPU 0 (GPU-node0-0)"
+    two = tuple(make_gpu("node0", i, pci_upstream=("0000:0f:01.0",)) for i in range(2))
+    assert only(structs.replace(with_log(event), gpus=two)).subject == "node0 PCIe bridge 0000:0f:01.0"
+    lost = structs.replace(with_log(event, xid(79, at_s=5.1)), gpus=one)
+    assert only(lost).verdict is Verdict.FAIL
+
+
 def test_a_gpu_that_was_reset_since_is_blamed_with_less_certainty():
     gpus = (make_gpu("node0", 0, recovery_action="none"),)
     finding = only(structs.replace(with_log(xid(95)), gpus=gpus))
@@ -207,6 +218,53 @@ def test_nothing_where_there_are_no_gpus_or_none_are_meant():
     assert findings(make_node(gpus=0)) == []
     assert findings(with_log(xid(79)), settings=Settings(cpu_declared=True)) == []
     assert findings(make_node(simulated=True)) == []
+
+
+def lines(*texts):
+    """A log as it was reported."""
+    return parse_events(LogLine(100.0 + place, text) for place, text in enumerate(texts)).events
+
+
+def at(*bus_ids):
+    return tuple(make_gpu("node0", i, pci_bus_id=f"0000:{bus_id}:00.0") for i, bus_id in enumerate(bus_ids))
+
+
+def test_the_log_of_a_port_error_as_it_was_reported():  # open-gpu-kernel-modules 1150
+    found = lines(
+        "NVRM: Xid (PCI:0000:dc:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x021425c6 0x00000000)",
+        "NVRM: Xid (PCI:0000:ed:00): 145, RLW_RXPIPE Nonfatal XC1 i0 Link 13 (0x0409a0c2 0x00000008)",
+        "NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 caused by previous Xid 149",
+        "NVRM: Xid (PCI:0000:ed:00): 45, pid=1818992, name=python3, Ch 0000000c caused by previous Xid 145",
+        "NVRM: Xid (PCI:0000:ba:00): 45, pid=1818989, name=python3, Ch 00000002 caused by previous Xid 145",
+        "NVRM: Xid (PCI:0000:97:00): 45, pid=1818987, name=python3, Ch 00000003 caused by previous Xid 145",
+    )
+    for events in (found, found[2:]):  # the first lines may be gone
+        finding = only(structs.replace(with_log(*events), gpus=at("97", "ba", "dc", "ed")))
+        assert (finding.verdict, finding.subject) == (Verdict.FAIL, "node0 GPU 2 (GPU-node0-2)")
+        assert "149" in finding.observed
+        assert "3 other GPUs only reported" in finding.observed
+
+
+def test_the_log_of_a_lost_gpu_whose_switches_spoke_too():
+    found = lines(
+        "NVRM: Xid (PCI:0000:91:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+        "NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.",
+        "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up",
+        "nvidia-nvswitch2: SXid (PCI:0000:07:00.0): 20034, Severity 1 Engine instance 60 Sub-engine instance 00",
+    )
+    finding = only(structs.replace(with_log(*found), gpus=at("90", "91")))
+    assert (finding.verdict, finding.subject) == (Verdict.FAIL, "node0 GPU 1 (GPU-node0-1)")
+
+
+def test_the_log_of_a_gpu_that_fell_off_without_an_xid():  # NVSentinel 195, gpud 1209
+    found = lines(
+        "NVRM: The NVIDIA GPU 0000:b4:00.0",
+        "NVRM: (PCI ID: 10de:2330) installed in this system has",
+        "NVRM: fallen off the bus and is not responding to commands.",
+        "NVRM: The NVIDIA probe routine failed for 1 device(s).",
+    )
+    verdicts = {finding.subject: finding.verdict for finding in findings(with_log(*found))}
+    assert verdicts == {"node0 GPU at 0000:b4:00.0": Verdict.FAIL, "node0": Verdict.WARN}
 
 
 def test_switch_errors_are_another_checks_business():
