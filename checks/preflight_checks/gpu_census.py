@@ -108,7 +108,7 @@ def _hidden_by(node: Node, gpus: Sequence[Gpu]) -> str | None:
     """What keeps GPUs from this process on purpose; None: nothing that is known here."""
     seen = sum(not kept_from_us(gpu) for gpu in gpus)
     given = num_given(node.mask) if node.mask is not None else None
-    if given is not None and given <= seen:
+    if given == seen:  # a cgroup shows just the GPUs that were given; without one, all are seen
         return f"the scheduler gave this job {given}"
     if task_binding(node) is not None:
         return "this task is bound to its own"

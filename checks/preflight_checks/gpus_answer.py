@@ -49,7 +49,7 @@ def _judge_gpus(node: Node, gpus: Sequence[Gpu]) -> Iterator[Finding]:
             yield _bad(node, gpu, bad[gpu.index])
     good = len(gpus) - len(kept) - len(bad)
     given = num_given(node.mask) if node.mask is not None else None
-    explained = given is not None and given <= good + len(bad)
+    explained = given == good + len(bad)
     if kept and not explained:
         yield _may_not(node, kept)
     if good:

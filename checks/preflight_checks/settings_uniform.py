@@ -48,8 +48,8 @@ GPU_FACTS = (
     GpuFact("ECC mode", "ecc_enabled", lambda gpu: gpu.ecc_enabled, show=_on_off),
     GpuFact("persistence mode", "persistence", lambda gpu: gpu.persistence, show=_on_off),
     GpuFact("MIG mode", "mig_enabled", lambda gpu: gpu.mig_enabled, show=_on_off),
-    GpuFact("power limit", "power", _power_limit, show=_watts),
-    GpuFact("application clock", "clocks", _locked_clock),
+    GpuFact("power limit", "power.limit_w", _power_limit, show=_watts),
+    GpuFact("application clock", "clocks.application_sm_mhz", _locked_clock),
 )
 
 

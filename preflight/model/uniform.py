@@ -35,7 +35,7 @@ class NodeFact(NamedTuple):
 
 
 class GpuFact(NamedTuple):
-    """One fact that GPUs should share: those of one node, and so those of all nodes. `field`: the Gpu's field that it comes from."""
+    """One fact that GPUs should share: those of one node, and so those of all nodes. `field`: the Gpu's field that it comes from, "power.limit_w"."""
 
     label: str
     field: str
@@ -81,7 +81,7 @@ def of_nodes(fact: GpuFact) -> NodeFact:
 def value_of(gpu: Gpu, fact: GpuFact) -> Hashable | None:
     """The fact of one GPU; UNSUPPORTED where the product or driver has none."""
     value = fact.read(gpu)
-    return UNSUPPORTED if value is None and fact.field in gpu.unsupported else value
+    return UNSUPPORTED if value is None and set(fact.field.split(".")) & set(gpu.unsupported) else value
 
 
 def compare_within(

@@ -74,6 +74,11 @@ def test_gpus_that_scheduler_cgroup_or_container_keep_away_are_not_lost(changes)
     assert finding.observed.startswith("2 by the driver, 8 on the PCI bus")
 
 
+def test_a_prolog_that_sees_seven_of_eight_for_a_job_of_two_has_lost_one():
+    mask = Mask(variables={"SLURM_JOB_GPUS": "0,1"})
+    assert only(node(0, 1, 2, 4, 5, 6, 7, mask=mask)).verdict is Verdict.FAIL
+
+
 def test_a_job_that_was_given_eight_and_sees_seven_has_lost_one():
     mask = Mask(variables={"SLURM_JOB_GPUS": "0,1,2,3,4,5,6,7"})
     assert only(node(0, 1, 2, 4, 5, 6, 7, mask=mask)).verdict is Verdict.FAIL

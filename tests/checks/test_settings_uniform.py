@@ -68,6 +68,12 @@ def test_what_a_product_does_not_have_is_no_difference():
     assert not_passed(judged(with_gpus("n0"), without, with_gpus("n2"))) == []
 
 
+def test_a_part_of_a_fact_that_a_product_does_not_have_is_no_unknown():
+    without = with_gpus("n1", clocks=Clocks(sm_mhz=300), unsupported=("application_sm_mhz",))
+    full = [with_gpus(name, clocks=Clocks(application_sm_mhz=1980)) for name in ("n0", "n2")]
+    assert of(judged(*full, without), "application clock").observed == "1980 MHz on 2 nodes"
+
+
 def test_a_setting_that_could_not_be_read_is_said_beside_the_others():
     findings = judged(with_gpus("n0"), with_gpus("n1", ecc_enabled=None), with_gpus("n2"))
     assert of(findings, "ECC mode").observed == "on on 2 nodes; unknown on n1"
