@@ -4,14 +4,16 @@ Slurm's --gpus-per-task and --gpu-bind (per_task, single, closest, map_gpu) put 
 all GPUs of the node: where a task sees only its own, ranks of one node talk through host memory, without an error, at a fraction of the speed; imports of another task's
 CUDA memory can fail outright. No NCCL version is known that copes: seen with 2.12 (NCCL issue 1066) and with 2.26.2 (issue 1647). A mask alone
 (CUDA_VISIBLE_DEVICES with one entry) is no such thing: the driver still shows all GPUs, and NCCL uses peers that CUDA hides since CUDA 10.1.
+Containers of one machine that each have other GPUs are the same case (NCCL issue 324): a WARN, since each counts as a node of its own.
 Source: NCCL issues 1066 and 1647; nccl-tests issue 300 (Slurm 24.05: --tres-bind=gres/gpu:none); open-mpi/ompi issue 11949; srun(1), --gpu-bind.
 FAIL only where a planned group has two ranks on the node and its GPUs have NVLink; tasks that never talk to each other lose nothing.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from preflight.model import Check, Evidence, Finding, Node, Part, Verdict
+from preflight.model.hostlist import fold
 from preflight.model.job_gpus import Binding, binding_asked, task_binding, tasks_on_node
 from preflight.model.plan import Plan
 
@@ -25,7 +27,7 @@ _INVISIBLE_PEERS = (10, 1)  # CUDA from here on reaches peers that CUDA_VISIBLE_
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
-    """One finding for each node whose process is a task of a Slurm step with several tasks there, or will start such. Nothing else."""
+    """One finding for each node whose process is a task of a Slurm step with several tasks there, or will start such; one for containers of one machine."""
     if evidence.settings.cpu_declared:
         return
     shared: dict[str, tuple[str, ...]] | None = None
@@ -40,6 +42,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             yield _together(node, tasks)
         elif binding_asked(node.mask) and _asked_tasks(node) > 1:
             yield _will_be(node)
+    yield from _containers(evidence.health or ())
 
 
 def _bound(evidence: Evidence, node: Node, binding: Binding, groups: tuple[str, ...]) -> Finding:
@@ -92,6 +95,26 @@ def _will_be(node: Node) -> Finding:
         remedy=REMEDY,
         blames=Part(kind="environment", name=f"GPU binding ({asked})", confidence="possible"),
     )
+
+
+def _containers(nodes: Sequence[Node]) -> Iterator[Finding]:
+    """Nodes that are one machine by the kernel's boot id, and see different GPUs of it."""
+    machines: dict[str, list[Node]] = {}
+    for node in nodes:
+        if node.boot_id is not None and node.open_gpus:
+            machines.setdefault(node.boot_id, []).append(node)
+    for parts in machines.values():
+        views = [frozenset(gpu.uuid for gpu in node.open_gpus) for node in parts]
+        if len(parts) > 1 and len(set().union(*views)) == sum(map(len, views)):
+            yield Finding(
+                check=NAME,
+                subject=fold(node.name for node in parts),
+                verdict=Verdict.WARN,
+                observed=f"{len(parts)} containers or systems of one machine (the same boot id), each with GPUs of its own: no NVLink or peer access between them",
+                expected="one container with all GPUs that a job has on a machine",
+                remedy="give the job's GPUs of a machine to one container, and let it start a process for each",
+                blames=Part(kind="environment", name="a container for each share of the GPUs", confidence="likely"),
+            )
 
 
 def _asked_tasks(node: Node) -> int:

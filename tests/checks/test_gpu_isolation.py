@@ -101,6 +101,25 @@ def test_where_no_tasks_share_the_node_nothing_is_said(variables):
     assert judged(node(variables)) == []
 
 
+def share(name, *indexes, boot_id="b1"):
+    return replace(make_node(name), gpus=tuple(make_gpu("machine", i) for i in indexes), boot_id=boot_id)
+
+
+def several(*nodes):
+    return list(judge(Evidence(inventory=Inventory(nodes=nodes))))
+
+
+def test_containers_of_one_machine_with_different_gpus_are_a_warning():
+    [finding] = several(share("pod0", 0, 1), share("pod1", 2, 3), share("other", 4, boot_id="b2"))
+    assert (finding.verdict, finding.subject) == (Verdict.WARN, "pod[0-1]")
+    assert "the same boot id" in finding.observed
+
+
+def test_agents_of_one_machine_that_see_the_same_gpus_are_no_isolation():
+    assert several(share("a", 0, 1), share("b", 0, 1)) == []
+    assert several(share("a", 0, boot_id=None), share("b", 1, boot_id=None)) == []
+
+
 def test_runs_without_gpus_say_nothing():
     assert judged(node({**STEP, "SLURM_GPUS_PER_TASK": "1"}, gpus=0)) == []
     assert judged(node({**STEP, "SLURM_GPUS_PER_TASK": "1"}, gpus=1), cpu_declared=True) == []
