@@ -102,7 +102,9 @@ def _unclear(each: _Set, layouts: tuple[NvlinkLayout, ...] | None) -> str | None
     if each.node.source == "topo -mp" and layouts != ():
         return "this view (`nvidia-smi topo -mp`) shows PCIe only and hides NVLink"
     if each.numbers and not known and layouts != ():
-        reasons = dict.fromkeys(gpu.why_unknown(field).text for field in ("peers", "links") for gpu in each.gpus)
+        told = [problem.text for problem in each.node.problems if problem.field in ("peers", "links")]
+        asked = [gpu.why_unknown(field) for field in ("peers", "links") for gpu in each.gpus]
+        reasons = dict.fromkeys([*told, *(why.text for why in asked if not told or why.kind != "not told")])
         return f"NVLinks of all {len(each.numbers)} pairs unknown: {'; '.join(reasons)}"
     if each.joined or layouts == ():
         return None

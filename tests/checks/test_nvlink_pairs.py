@@ -218,6 +218,18 @@ def test_pairs_that_nobody_tells_are_unknown_with_the_reason():
     assert "Unknown Error" in finding.observed
 
 
+def test_why_a_text_tells_nothing_is_said():
+    machine = BY_NAME["pcie-8gpu-phb"]
+    problem = Problem(
+        source="nvidia-smi topo", text="neither command nor legend tells which view this is", field="peers"
+    )
+    node = node_of(machine, problems=(problem,))
+    untold = changed(node, gpus=tuple(changed(gpu, peers=()) for gpu in node.gpus or ()))
+    (finding,) = judge(evidence(untold))
+    assert finding.verdict is Verdict.UNKNOWN
+    assert finding.observed == "NVLinks of all 28 pairs unknown: neither command nor legend tells which view this is"
+
+
 def test_a_pair_that_is_unknown_keeps_the_board_from_passing():
     rows = numbers(every(8, "NV18"))
     rows[0][1] = rows[1][0] = None
