@@ -1,7 +1,12 @@
 """A device's folder in sysfs, read file by file: what fails is noted, and costs only its own fact."""
 
+import errno
+
 from preflight.discover.files import ask_line, ask_names, is_absent, reason, to_int
 from preflight.model import Problem
+
+_ENOTSUPP = 524  # the kernel's own, which some drivers let out
+_REFUSED = {errno.EINVAL, errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, _ENOTSUPP}
 
 
 class Folder:
@@ -20,6 +25,15 @@ class Folder:
             return ask_line(f"{self.path}/{file}") or None
         except OSError as error:
             self._note(file, error)
+            return None
+
+    def optional(self, file: str) -> str | None:
+        """As `text`, of a file that the kernel refuses to read where the device has no such thing: an unused address, a counter of other cards."""
+        try:
+            return ask_line(f"{self.path}/{file}") or None
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                self._note(file, error)
             return None
 
     def number(self, file: str, base: int = 10) -> int | None:

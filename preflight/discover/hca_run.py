@@ -75,7 +75,7 @@ class HcaRun:
 
         None: there is no child (no device either, or none can be seen), or it ended early: the caller may read by itself.
         """
-        from preflight.discover.infiniband import HcaReading, unanswered
+        from preflight.discover.infiniband import together, unanswered
 
         if not self._left:
             return None
@@ -97,8 +97,7 @@ class HcaRun:
             name = self._left.pop(0)
             readings.append(unanswered(name, f"did not answer within {limit_s:.3g} s: its driver or firmware hangs"))
             self._process = self._start()
-        hcas = tuple(hca for reading in readings for hca in reading.hcas or ())
-        return HcaReading(hcas, tuple(problem for reading in readings for problem in reading.problems))
+        return together(readings)
 
     def _collect(self, process: "subprocess.Popen[bytes]", limit_s: float, readings: "list[HcaReading]") -> bool:
         """Take what the child tells; True if it has not ended in time."""

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Literal
 
-from preflight.discover.files import read_int, read_text
+from preflight.discover.files import read_int, read_text, to_int
 from preflight.discover.folder import Folder
 from preflight.model import Gid, Port
 
@@ -107,7 +107,7 @@ def _read_gids(device: Folder, at: str, layer: LinkLayer | None) -> tuple[Gid, .
         return None
     found = []
     for name in names[:MAX_ENTRIES]:
-        text = device.text(f"{at}/gids/{name}")
+        text = device.optional(f"{at}/gids/{name}")
         address = parse_gid(text) if text not in (None, _NO_GID) and name.isascii() and name.isdecimal() else None
         if address is None:
             continue
@@ -130,7 +130,9 @@ def _read_pkeys(device: Folder, at: str) -> tuple[int, ...] | None:
     names = device.names(f"{at}/pkeys")
     if names is None:
         return None
-    keys = [device.number(f"{at}/pkeys/{name}", 16) or 0 for name in names[:MAX_ENTRIES] if name.isdecimal()]
+    keys = [
+        to_int(device.optional(f"{at}/pkeys/{name}") or "", 16) or 0 for name in names[:MAX_ENTRIES] if name.isdecimal()
+    ]
     while keys and not keys[-1]:
         keys.pop()
     return tuple(keys)
@@ -139,7 +141,8 @@ def _read_pkeys(device: Folder, at: str) -> tuple[int, ...] | None:
 def _read_counters(device: Folder, folder: str) -> dict[str, int]:
     found = {}
     for name in (device.names(folder) or ())[:MAX_ENTRIES]:
-        value = device.number(f"{folder}/{name}") if name not in _NOT_COUNTERS else None
+        text = device.optional(f"{folder}/{name}") if name not in _NOT_COUNTERS else None
+        value = to_int(text) if text is not None else None
         if value is not None and value >= 0:  # "N/A (no PMA)" is none
             found[name] = value
     return found

@@ -6,6 +6,7 @@ their files are read one by one, since entries that were taken away leave holes.
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from preflight.model import Hca, Port, Problem
 
 CLASS = "sys/class/infiniband"
 MAX_PORTS = 64  # InfiniBand switches have more, but no HCA
+_MAX_READ = "max_read_request_bytes"
 _NO_GUID = "0000:0000:0000:0000"
 
 
@@ -37,8 +39,22 @@ def read_hcas(root: Path) -> HcaReading:
             return HcaReading(())
         return HcaReading(None, (Problem(source=f"/{CLASS}", text=reason(error), field="hcas"),))
     readings = [read_hca(root, name) for name in names]
+    return together(readings)
+
+
+def together(readings: Sequence[HcaReading]) -> HcaReading:
+    """The readings of single devices as one; what all may not be read for one reason is one Problem."""
     hcas = tuple(hca for reading in readings for hca in reading.hcas or ())
-    return HcaReading(hcas, tuple(problem for reading in readings for problem in reading.problems))
+    told = [problem for reading in readings for problem in reading.problems]
+    alike: dict[str, list[str]] = {}
+    foldable = [problem for problem in told if problem.field == _MAX_READ and problem.source.startswith(f"/{CLASS}/")]
+    for problem in foldable:
+        alike.setdefault(problem.text, []).append(problem.source.rpartition("/")[2])
+    folded = (
+        Problem(source="PCI configuration space", text=f"{', '.join(names)}: {text}", field=_MAX_READ)
+        for text, names in alike.items()
+    )
+    return HcaReading(hcas, (*(problem for problem in told if problem not in foldable), *folded))
 
 
 def read_hca(root: Path, name: str) -> HcaReading:
@@ -84,11 +100,10 @@ def _place(root: Path, facts: Folder, problems: list[Problem]) -> dict[str, Any]
     if bus_id is None:
         return {}
     upstream = pci_upstream(root, bus_id)
-    config = read_config(root, bus_id, problems, "max_read_request_bytes")
+    config = read_config(root, bus_id, problems, _MAX_READ)
     max_read = max_read_request_bytes(config) if config is not None else None
     if config is not None and max_read is None and not is_complete(config):
-        text = f"PCI configuration space of {bus_id}: {why_incomplete(config)}"
-        problems.append(Problem(source=facts.shown, text=text, field="max_read_request_bytes"))
+        problems.append(Problem(source=facts.shown, text=why_incomplete(config), field=_MAX_READ))
     return {
         "driver": pci_driver(root, bus_id),
         "pci_bus_id": bus_id,

@@ -1,11 +1,13 @@
 """RDMA devices from trees as Linux spells them: InfiniBand, RoCE, EFA; ports that are down, cards that vanish, tables with holes."""
 
+import errno
 import os
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from preflight.discover.files import ask_line
 from preflight.discover.ib_port import parse_gid, parse_rate
 from preflight.discover.infiniband import read_hcas
 from preflight.model import PcieLink
@@ -238,6 +240,15 @@ def test_what_a_user_may_not_read_is_a_problem_of_that_fact(tree):
     assert [(problem.field, problem.not_allowed) for problem in problems] == [("max_read_request_bytes", True)]
 
 
+def test_what_a_user_may_not_read_of_eight_cards_is_said_once(tree):
+    for number in range(8):
+        tree.port(add_card(tree, number, config=config_space(size=64)))
+    hcas, (problem,) = read_hcas(tree.root)
+    assert len(hcas) == 8
+    assert problem.text.startswith("mlx5_0, mlx5_1, ")
+    assert problem.not_allowed
+
+
 def test_a_card_that_answers_nothing_is_no_question_of_permission(tree):
     tree.port(add_card(tree, 0, config=b"\xff" * 4096))
     (found,), problems = read_hcas(tree.root)
@@ -308,3 +319,18 @@ def test_rates_are_bytes_per_second_of_one_direction(text, rate):
 def test_no_text_breaks_the_parsers(text):
     parse_rate(text)
     parse_gid(text)
+
+
+@pytest.mark.parametrize(("number", "told"), [(errno.EINVAL, 0), (errno.EOPNOTSUPP, 0), (524, 0), (errno.EIO, 1)])
+def test_a_counter_that_a_card_refuses_is_one_that_it_does_not_have_but_a_fault_is_said(
+    tree, monkeypatch, number, told
+):
+    def read(path):
+        if "counters/" in path:
+            raise OSError(number, "refused")
+        return ask_line(path)
+
+    tree.port(add_card(tree, 0), counters={"link_downed": "0", "symbol_error": "0"})
+    monkeypatch.setattr("preflight.discover.folder.ask_line", read)
+    (hca,), problems = read_hcas(tree.root)
+    assert (hca.ports[0].counters, hca.ports[0].up, len(problems)) == ({}, True, told)
