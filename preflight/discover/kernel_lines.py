@@ -20,21 +20,23 @@ from preflight.model import KernelEvent
 FOLD_S = 300.0  # equal lines that follow each other this closely are one event with a count
 MAX_EVENTS = 2000  # a GPU that repeats itself for weeks must not fill the report
 MAX_TEXT = 300
-TOLD_TOGETHER = 5  # "The NVIDIA GPU ... / ... / fallen off the bus" runs over three lines; others may come between
+TOLD_TOGETHER_S = 5.0  # "The NVIDIA GPU ... / ... / fallen off the bus" runs over three lines; others may come between
 
-HINTS = ("NVRM:", "SXid", "PCIe Bus Error")  # a line with none of these is no event: most need no closer look
-_XID = re.compile(r"^NVRM: .{0,80}?\bXid(?: error)? ?\((?:PCI:)?([0-9a-fA-F:.]+)[^)]{0,40}\): *(\d{1,6})\b[,:]? *(.*)")
-_PROCESS = re.compile(r"^pid='?(\d{1,10}|<[^>,]*>)'?(?:, *name='?([^,']{0,64})'?)?,? *")
-_NVLINK5 = re.compile(r"^(\w+) +(Fatal|Non-?fatal)\b", re.IGNORECASE)
-_SXID = re.compile(r"^nvidia-nvswitch\d+: SXid \(PCI:([0-9a-fA-F:.]+)\): *(\d{1,6}), *(.*)")
-_SXID_MAIN = re.compile(r"^((?:Always )?Fatal|Non-?fatal), *(?:Link (\d{1,4})\b)?", re.IGNORECASE)
+# a line with none of these is no event: most need no closer look
+HINTS = ("Xid", "fallen off the bus", "NVRM: The NVIDIA ", "RmInitAdapter failed", "PCIe Bus Error")
+# patterns are texts: the log of a healthy machine needs none of them, and compiling all takes milliseconds
+_XID = r"^NVRM: .{0,80}?\bXid(?: error)? ?\((?:PCI:)?([0-9a-fA-F:.]+)[^)]{0,40}\): *(\d{1,6})\b[,:]? *(.*)"
+_PROCESS = r"^pid='?(\d{1,10}|<[^>,]*>)'?(?:, *name='?([^,']{0,64})'?)?,? *"
+_NVLINK5 = r"(?i:^(\w+) +(Fatal|Non-?fatal)\b)"
+_SXID = r"^nvidia-nvswitch\d+: SXid \(PCI:([0-9a-fA-F:.]+)\): *(\d{1,6}), *(.*)"
+_SXID_MAIN = r"(?i:^((?:Always )?Fatal|Non-?fatal), *(?:Link (\d{1,4})\b)?)"
 _DEVICE = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{1,2}:[0-9a-fA-F]{1,2}(?:\.[0-7])?)"
-_FELL_OFF = re.compile(rf"^NVRM: GPU (?:at )?(?:PCI:)?{_DEVICE}:? .{{0,20}}fallen off the bus")
-_FELL_BEGINS = re.compile(rf"^NVRM: The NVIDIA GPU {_DEVICE}")
-_FELL_ENDS = re.compile(r"^NVRM: .{0,80}fallen off the bus")
-_INIT = re.compile(rf"^NVRM: (?:GPU {_DEVICE}: )?.{{0,20}}RmInitAdapter failed")
-_PROBE = re.compile(r"^NVRM: The NVIDIA probe routine failed for (\d+) device")
-_AER = re.compile(rf"{_DEVICE}: (?:AER: )?PCIe Bus Error: severity=([A-Za-z]+(?: \([A-Za-z-]+\))?)")
+_FELL_OFF = rf"^NVRM: GPU (?:at )?(?:PCI:)?{_DEVICE}:? .{{0,20}}fallen off the bus"
+_FELL_BEGINS = rf"^NVRM: The NVIDIA GPU {_DEVICE}"
+_FELL_ENDS = r"^NVRM: .{0,80}fallen off the bus"
+_INIT = rf"^NVRM: (?:GPU {_DEVICE}: )?.{{0,20}}RmInitAdapter failed"
+_PROBE = r"^NVRM: The NVIDIA probe routine failed for (\d+) device"
+_AER = rf"{_DEVICE}: (?:AER: )?PCIe Bus Error: severity=([A-Za-z]+(?: \([A-Za-z-]+\))?)"
 _NVLINK5_XIDS = range(144, 151)
 _TEXT_COUNTS = {74, 149, 154}  # whose words or registers differ in meaning: not folded over different texts
 
@@ -58,17 +60,16 @@ def parse_events(lines: Iterable[LogLine]) -> Parsed:
     """What these lines say. Equal ones that follow each other within FOLD_S seconds become one event with a count."""
     folded = _Folded()
     details: dict[tuple[str | None, int | None], KernelEvent] = {}
-    begun, begun_age = None, 0
+    begun: tuple[str | None, float | None] | None = None
     for line in lines:
         if not any(hint in line.text for hint in HINTS):
             continue
         text = _clean(line.text)
-        begun_age += 1
-        if match := _FELL_BEGINS.match(text):
-            begun, begun_age = _device(match[1]), 0
+        if match := re.match(_FELL_BEGINS, text):
+            begun = (_device(match[1]), line.at_s)
         event = _event(line.at_s, text)
-        if event is None and begun and begun_age <= TOLD_TOGETHER and _FELL_ENDS.match(text):
-            event, begun = KernelEvent(kind="fell off", at_s=line.at_s, pci_bus_id=begun, text=text), None
+        if event is None and begun and re.match(_FELL_ENDS, text) and _together(begun[1], line.at_s):
+            event, begun = KernelEvent(kind="fell off", at_s=line.at_s, pci_bus_id=begun[0], text=text), None
         if event is None:
             continue
         if event.kind == "sxid" and event.severity is None:
@@ -82,11 +83,15 @@ def parse_events(lines: Iterable[LogLine]) -> Parsed:
     return Parsed(tuple(folded.events), folded.dropped)
 
 
+def _together(begun_s: float | None, at_s: float | None) -> bool:
+    return begun_s is None or at_s is None or at_s - begun_s <= TOLD_TOGETHER_S
+
+
 def _event(at_s: float | None, text: str) -> KernelEvent | None:
-    if match := _XID.match(text):
+    if match := re.match(_XID, text):
         return _xid(at_s, text, _device(match[1]), int(match[2]), match[3])
-    if match := _SXID.match(text):
-        main = _SXID_MAIN.match(match[3])
+    if match := re.match(_SXID, text):
+        main = re.match(_SXID_MAIN, match[3])
         return KernelEvent(
             kind="sxid",
             at_s=at_s,
@@ -100,24 +105,24 @@ def _event(at_s: float | None, text: str) -> KernelEvent | None:
 
 
 def _without_code(at_s: float | None, text: str) -> KernelEvent | None:
-    if match := _FELL_OFF.match(text):
+    if match := re.match(_FELL_OFF, text):
         return KernelEvent(kind="fell off", at_s=at_s, pci_bus_id=_device(match[1]), text=text)
-    if match := _INIT.match(text):
+    if match := re.match(_INIT, text):
         return KernelEvent(kind="driver", at_s=at_s, pci_bus_id=_device(match[1]) if match[1] else None, text=text)
-    if _PROBE.match(text):
+    if re.match(_PROBE, text):
         return KernelEvent(kind="driver", at_s=at_s, text=text)
-    if match := _AER.search(text):
+    if match := re.search(_AER, text):
         return KernelEvent(kind="aer", at_s=at_s, severity=match[2], pci_bus_id=_device(match[1]), text=text)
     return None
 
 
 def _xid(at_s: float | None, text: str, device: str | None, code: int, rest: str) -> KernelEvent:
     pid, process = None, None
-    if match := _PROCESS.match(rest):
+    if match := re.match(_PROCESS, rest):
         pid = int(match[1]) if match[1].isascii() and match[1].isdigit() else None
         process = match[2].strip() if match[2] and not match[2].startswith("<") else None
         rest = rest[match.end() :]
-    words = _NVLINK5.match(rest) if code in _NVLINK5_XIDS else None
+    words = re.match(_NVLINK5, rest) if code in _NVLINK5_XIDS else None
     return KernelEvent(
         kind="xid",
         at_s=at_s,

@@ -11,7 +11,6 @@ import re
 import stat
 import time
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,11 +30,11 @@ QUIET_S = (
 )
 _FACILITIES = {0, 1}  # the kernel's own, and what root wrote into /dev/kmsg by hand; daemons have others
 
-_ESCAPED = re.compile(r"\\x([0-9a-fA-F]{2})")
-_SYSLOG = re.compile(r"^(?:\w{3} +\d+ [\d:]{8}|(\d{4}-\d\d-\d\dT[\d:.,]{8,18}(?:Z|[+-][\d:]{4,6})?)) \S+ (kernel: )?")
-_DECODED = re.compile(r"^\w+ *: *\w+ *: *")  # dmesg --decode
-_BRACKET = re.compile(r"^(?:<\d+>)?\[ *(?:(\d{1,12}\.\d{1,9})|[A-Z][^\]]{0,40})\] ?")
-_REPEATED = re.compile(r"^message repeated (\d{1,6}) times: \[ ?(.*)\]$")
+_ESCAPED = r"\\x([0-9a-fA-F]{2})"
+_SYSLOG = r"^(?:\w{3} +\d+ [\d:]{8}|(\d{4}-\d\d-\d\dT[\d:.,]{8,18}(?:Z|[+-][\d:]{4,6})?)) \S+ (kernel: )?"
+_DECODED = r"^\w+ *: *\w+ *: *"  # dmesg --decode
+_BRACKET = r"^(?:<\d+>)?\[ *(?:(\d{1,12}\.\d{1,9})|[A-Z][^\]]{0,40})\] ?"
+_REPEATED = r"^message repeated (\d{1,6}) times: \[ ?(.*)\]$"
 _BOOT = "Linux version "
 _RECORD_HINTS = tuple(hint.encode() for hint in HINTS)
 _JITTER_S = 5.0  # lines of several CPUs may stand a little out of order
@@ -153,7 +152,7 @@ def _take(record: bytes, lines: list[LogLine], starts_at_s: float | None) -> flo
     if priority >> 3 in _FACILITIES:
         text = rest.split(b"\n", 1)[0].decode("utf-8", "replace")
         if "\\x" in text:
-            text = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
+            text = re.sub(_ESCAPED, lambda match: chr(int(match[1], 16)), text)
         lines.extend(LogLine(at_s, part) for part in text.split("\n"))
     return starts_at_s
 
@@ -173,8 +172,8 @@ def split_file(data: bytes, *, boot_time_s: float | None = None) -> _Lines:
         if at_s is not None:
             starts_at_s = at_s if starts_at_s is None else starts_at_s
             previous, dated = at_s, True
-        repeated = _REPEATED.match(text)
-        said = _BRACKET.sub("", repeated[2]) if repeated else text
+        repeated = re.match(_REPEATED, text)
+        said = re.sub(_BRACKET, "", repeated[2]) if repeated else text
         lines.append(LogLine(at_s, said, int(repeated[1]) if repeated else 1))
     return _Lines(lines, starts_at_s, previous, dated)
 
@@ -183,14 +182,14 @@ def _kernel_lines(data: bytes, boot_time_s: float | None) -> Iterator[tuple[floa
     for raw in data.split(b"\n"):
         text = raw[:4096].decode("utf-8", "replace")
         at_s = None
-        if match := _SYSLOG.match(text):
+        if match := re.match(_SYSLOG, text):
             if match[2] is None:
                 continue  # a daemon's line, whatever it quotes
             at_s = _since_boot_s(match[1], boot_time_s)
             text = text[match.end() :]
-        elif match := _DECODED.match(text):
+        elif match := re.match(_DECODED, text):
             text = text[match.end() :]
-        if match := _BRACKET.match(text):
+        if match := re.match(_BRACKET, text):
             at_s = float(match[1]) if match[1] else at_s
             text = text[match.end() :]
         yield at_s, text
@@ -199,6 +198,8 @@ def _kernel_lines(data: bytes, boot_time_s: float | None) -> Iterator[tuple[floa
 def _since_boot_s(date: str | None, boot_time_s: float | None) -> float | None:
     if date is None or boot_time_s is None:
         return None
+    from datetime import datetime
+
     try:
         when = datetime.fromisoformat(date.replace("Z", "+00:00").replace(",", "."))
         return when.timestamp() - boot_time_s if when.tzinfo else None

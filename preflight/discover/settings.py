@@ -29,13 +29,13 @@ _NAMES = frozenset(
         *("CUDA_MPS_PIPE_DIRECTORY", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_IMEX_CHANNELS"),
     }
 )
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+_HIDDEN = r"(?i:TOKEN|SECRET|PASSW|CREDENTIAL)"
 _FILES = frozenset({"NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE", "NCCL_TUNER_CONFIG_FILE"})
 _PLUGINS = frozenset(
     {"NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_ENV_PLUGIN"}
 )  # paths only if they have a "/"
-_DEVICE = re.compile(rb"<pci\s[^>]*?busid=[\"']([0-9a-fA-F:.]{7,16})[\"'][^>]*?class=[\"']0x03")  # display controllers
-_ASSUMED = re.compile(r"^(?:export\s+)?\s*((?:NCCL|TORCH_NCCL|CUDA)_\w+)\s*$")
+_DEVICE = rb"<pci\s[^>]{0,400}?busid=[\"']([0-9a-fA-F:.]{7,16})[\"'][^>]{0,400}?class=[\"']0x03"  # display controllers
+_ASSUMED = r"^(?:export\s+)?\s*((?:NCCL|TORCH_NCCL|CUDA)_\w+)\s*$"
 
 ENVIRONMENT = "environment"
 
@@ -70,8 +70,8 @@ def _steers(name: str) -> bool:
     return (
         name.startswith(_PREFIXES)
         or name in _NAMES
-        or (name != name.strip() and bool(_ASSUMED.match(name)))
-        or (name.startswith("export ") and bool(_ASSUMED.match(name)))
+        or (name != name.strip() and bool(re.match(_ASSUMED, name)))
+        or (name.startswith("export ") and bool(re.match(_ASSUMED, name)))
     )
 
 
@@ -89,7 +89,7 @@ def _setting(name: str, places: list[_Source], root: Path) -> Setting:
 
 
 def _shown(name: str, value: str) -> str:
-    if _SECRET.search(name):
+    if re.search(_HIDDEN, name):
         return "(not shown)"
     text = _printable(value)
     return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - 1] + "…"
@@ -126,7 +126,7 @@ def _file_problem(name: str, value: str, root: Path) -> str | None:
 def _stale(data: bytes, root: Path) -> str | None:
     """Whether a topology names GPUs at PCI addresses where this machine has none of its devices."""
     here = names_in(root / "sys/bus/pci/devices")
-    named = {pci_bus_id(match.decode()) for match in _DEVICE.findall(data)} - {None}
+    named = {pci_bus_id(match.decode()) for match in re.findall(_DEVICE, data)} - {None}
     absent = sorted(bus_id for bus_id in named if bus_id and here is not None and bus_id not in here)
     if not absent:
         return None

@@ -123,10 +123,10 @@ _BITS: dict[int, dict[str, frozenset[int]]] = {
     4: {"parity": frozenset({18, 19, 21, 22, 24, 25, 27, 28}), "corrected": frozenset({20, 23, 26, 29})},
 }
 _PARITY_LIMIT, _REPEATED_LIMIT = 2, 1  # "if seen more than 2 times on the same link", "if seen repeatedly"
-_REGISTERS = re.compile(r"\blink +(-?\d{1,3}) *\(((?:0x[0-9a-fA-F]{1,8}[, ]*){1,8})\)", re.IGNORECASE)
-_LINK = re.compile(r"\blink +(\d{1,3})\b", re.IGNORECASE)
-_CAUSED_BY = re.compile(r"caused by previous Xid (\d{1,6})")
-_RECOVERY = re.compile(r"recovery action changed from 0x[0-9a-fA-F]+ \(([^)]*)\) to 0x[0-9a-fA-F]+ \(([^)]*)\)")
+_REGISTERS = r"(?i:\blink +(-?\d{1,3}) *\(((?:0x[0-9a-fA-F]{1,8}[, ]*){1,8})\))"
+_LINK = r"(?i:\blink +(\d{1,3})\b)"
+_CAUSED_BY = r"caused by previous Xid (\d{1,6})"
+_RECOVERY = r"recovery action changed from 0x[0-9a-fA-F]+ \(([^)]*)\) to 0x[0-9a-fA-F]+ \(([^)]*)\)"
 
 
 def describe(code: int | None) -> Xid:
@@ -156,19 +156,19 @@ def weigh(event: KernelEvent, times: int | None = None) -> Weighed:
 
 def link_of(event: KernelEvent) -> int | None:
     """The NVLink of the GPU that a line names; None: none, or "-1" (all)."""
-    match = _LINK.search(event.text)
+    match = re.search(_LINK, event.text)
     return int(match[1]) if match else None
 
 
 def named_cause(event: KernelEvent) -> int | None:
     """The number that a line gives as its cause ("... caused by previous Xid 149": NVIDIA/open-gpu-kernel-modules 1150)."""
-    match = _CAUSED_BY.search(event.text)
+    match = re.search(_CAUSED_BY, event.text)
     return int(match[1]) if match else None
 
 
 def stated_action(event: KernelEvent) -> Action | None:
     """What Xid 154 says has to be done: "nothing" if the driver took its request back. None: it doesn't say, or in words that we don't know."""
-    match = _RECOVERY.search(event.text)
+    match = re.search(_RECOVERY, event.text)
     if match is None:
         return None
     words = match[2].casefold()
@@ -183,7 +183,7 @@ def decode_nvlink(event: KernelEvent) -> tuple[str, ...] | None:
     """What the registers of an Xid 74 say, each meaning once, worst first: "hardware", "signal", "parity", "unexpected", "repeated", "secondary", "corrected",
     "unknown" (bits that NVIDIA doesn't describe), "ignore". None: the line has no registers, or all are zero.
     """
-    match = _REGISTERS.search(event.text)
+    match = re.search(_REGISTERS, event.text)
     if match is None:
         return None
     found = set()
@@ -239,7 +239,7 @@ def _weigh_named(event: KernelEvent, named: int, says: str) -> Weighed:
 
 
 def _weigh_recovery(event: KernelEvent, says: str) -> Weighed:
-    match = _RECOVERY.search(event.text)
+    match = re.search(_RECOVERY, event.text)
     action = stated_action(event)
     says += f": {match[2]}" if match else ""
     if action == "nothing":
