@@ -231,7 +231,7 @@ def _clean(node: Node, ignored: int) -> Finding:
     elif log.starts_at_s > 0:
         since = f"since {show_seconds(log.starts_at_s)} after boot, where the log begins"
     observed = f"none {since}" + (
-        "; what is there matters to nobody or follows from a fault elsewhere" if ignored else ""
+        "; what is there can be ignored, or follows from a fault elsewhere" if ignored else ""
     )
     return Finding(
         check=NAME,

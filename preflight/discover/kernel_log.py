@@ -85,6 +85,8 @@ def read_kernel_log(root: Path = Path("/"), *, deadline_s: float = DEADLINE_S) -
 def _log(lines: _Lines, source: str, uptime_s: float | None) -> KernelLog:
     parsed: Parsed = parse_events(lines.lines)
     notes = [lines.note] if lines.note else []
+    if lines.starts_at_s is None:
+        notes.append(f"since when {source} tells is not known" if lines.lines else f"{source} is empty")
     if parsed.dropped:
         notes.append(f"{parsed.dropped} more lines were left out")
     quiet = uptime_s is not None and lines.ends_at_s is not None and uptime_s - lines.ends_at_s > QUIET_S
@@ -179,7 +181,7 @@ def split_file(data: bytes, *, boot_time_s: float | None = None) -> _Lines:
 
 
 def _kernel_lines(data: bytes, boot_time_s: float | None) -> Iterator[tuple[float | None, str]]:
-    for raw in data.split(b"\n"):
+    for raw in filter(None, data.split(b"\n")):
         text = raw[:4096].decode("utf-8", "replace")
         at_s = None
         if match := re.match(_SYSLOG, text):

@@ -209,6 +209,13 @@ def test_a_dmesg_file_of_the_boot_alone_says_that_it_ends_early(tmp_path):
     assert "ends 30 s after boot" in (log.note or "")
 
 
+def test_a_log_without_a_beginning_or_without_lines_says_so(tmp_path):
+    log = in_log(tmp_path, "Jun  5 22:36:51 n1 kernel: all well\n", name="messages")
+    assert (log.events, log.starts_at_s) == ((), None)
+    assert "since when" in (log.note or "")
+    assert "is empty" in (in_log(tmp_path / "other", "", name="messages").note or "")
+
+
 def test_only_the_end_of_a_large_file_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr(kernel_log, "MAX_FILE_BYTES", 4096)
     filler = "".join(f"Jun  5 22:00:00 n1 kernel: [{100 + i}.000000] line\n" for i in range(1000))
