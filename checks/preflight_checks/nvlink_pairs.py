@@ -189,11 +189,27 @@ def _without_profile(evidence: Evidence, each: _Set, guess: NvlinkLayout | None)
             Verdict.PASS,
             f"{count(each.gpus)}, none joined by NVLink; {missing}, and nothing here speaks for NVLink",
         )
+    elif _is_odd_bridge(each):
+        yield _odd_bridge(evidence, each, missing)
     elif each.all_links_active:
         yield _finding(each, Verdict.PASS, f"{each.text}, with every link of every GPU active; {missing}")
     else:
         observed = f"{each.text}; {missing}, and too few alike are here to compare"
         yield _finding(each, Verdict.UNKNOWN, observed, remedy="name the product, or add a profile for it")
+
+
+def _is_odd_bridge(each: _Set) -> bool:
+    """Two GPUs alone, joined by 3, 5, ... links. Bridges have 2, 4, 6, 12 or 18, always an even number; single links and boards of more GPUs are another matter."""
+    numbers = [number or 0 for number in each.numbers.values()]
+    return len(numbers) == 1 and numbers[0] > 1 and numbers[0] % 2 == 1 and not each.all_links_active
+
+
+def _odd_bridge(evidence: Evidence, each: _Set, missing: str) -> Finding:
+    (number,) = each.numbers.values()
+    found = f"{number} NVLinks between the only two GPUs, and no bridge has an odd number: partial contact"
+    indices = tuple(gpu.index for gpu in each.gpus)
+    oddity = Oddity("link", indices, found, f"{(number or 0) + 1} or more", certain=False)
+    return _odd(evidence, each, oddity, missing, None)
 
 
 def _looks_like_a_board(each: _Set) -> bool:

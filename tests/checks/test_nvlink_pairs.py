@@ -169,9 +169,19 @@ def test_without_a_profile_one_gpu_unlike_all_others_is_found_and_the_finding_sa
 
 
 def test_without_a_profile_a_single_pair_is_unknown_unless_every_link_is_active():
-    node = node_with(links(4, inactive=(3,)), links(4, inactive=(3,)), product="X1", pairs=numbers(every(2, "NV3")))
+    node = node_with(*[links(12, inactive=range(4, 12))] * 2, product="X1", pairs=numbers(every(2, "NV4")))
     assert [f.verdict for f in judge(evidence(node, profiles={}))] == [Verdict.UNKNOWN]
     assert [f.verdict for f in judged(every(2, "NV3"), product="X1")] == [Verdict.PASS]
+
+
+def test_without_a_profile_a_bridge_with_an_odd_number_of_links_has_partial_contact():
+    """NVIDIA/nccl issue 557, whose text doesn't name the product."""
+    machine = BY_NAME["2gpu-bridge-nv3-partial"]._replace(product=None, profile=None)
+    (finding,) = judge(evidence(node_of(machine), profiles={}))
+    assert (finding.verdict, finding.subject) == (Verdict.FAIL, "node0 GPU 0 - GPU 1")
+    assert finding.observed.startswith("3 NVLinks between the only two GPUs")
+    assert finding.blames is not None
+    assert finding.blames.confidence == "likely"
 
 
 def test_without_a_profile_a_card_without_bridge_is_not_blamed():
