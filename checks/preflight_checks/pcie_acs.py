@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from preflight.model import Check, Evidence, Finding, Gpu, Measurement, Node, Part, PciBridge, Verdict
-from preflight.model.rails import rails
+from preflight.model.rails import rails, relation_of
 
 NAME = "pcie_acs"
 
@@ -165,12 +165,12 @@ def _gpu_ways(node: Node, probes: dict[tuple[int, int], tuple[Measurement, ...]]
 
 
 def _hca_ways(node: Node) -> Iterator[_Way]:
-    """GPUs and the HCAs that carry their traffic."""
+    """GPUs and the HCAs that carry their traffic, where it needs not pass a CPU (a Grace's does)."""
     hcas = {hca.name: hca for hca in node.hcas or ()}
     for index, names in rails(node).own.items():
         gpu = next(gpu for gpu in node.gpus or () if gpu.index == index)
         for name in names:
-            if name in hcas:
+            if name in hcas and relation_of(node, gpu, hcas[name]) in NEAR:
                 yield _Way(f"GPU {index} - {name}", _between(node, gpu.pci_upstream, hcas[name].pci_upstream))
 
 
