@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from preflight.discover.dma import read_gpu_direct, read_iommu
+from preflight.discover.files import is_folder
 from preflight.discover.gathering import Gathering
 from preflight.discover.hca_run import HcaRun
 from preflight.discover.host import Host, read_host
@@ -39,7 +40,7 @@ def read_around(root: Path, environ: Mapping[str, str], gathering: Gathering, hc
     ask = gathering.ask
     host = ask("host", None, lambda: read_host(root), Host())
     on_bus = ask("/sys/bus/pci/devices", "gpus_on_bus", lambda: nvidia_gpus_on_bus(root), None)
-    driver_folder = ask("/proc/driver/nvidia", None, (root / "proc/driver/nvidia").is_dir, otherwise=False)
+    driver_folder = ask("/proc/driver/nvidia", None, lambda: is_folder(root / "proc/driver/nvidia"), otherwise=False)
     told = hca_run.result(gathering.left_s / 2)
     hcas, hca_problems = told or ask("/sys/class/infiniband", "hcas", lambda: read_hcas(root), HcaReading())
     bus = ask(

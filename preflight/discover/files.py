@@ -85,6 +85,14 @@ def ask_names(folder: Path | str) -> tuple[str, ...]:
         return tuple(sorted((entry.name for entry in entries if entry.name.isprintable()), key=_natural))
 
 
+def is_folder(path: Path | str) -> bool:
+    """Whether there is a folder, as far as this process may look."""
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
 def is_inside(root: Path, path: Path | str) -> bool:
     """Whether a path, with all links followed, stays below that root: links of another system's tree point into this one."""
     top = os.path.realpath(root)

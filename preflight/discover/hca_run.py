@@ -62,13 +62,15 @@ class HcaRun:
         except (OSError, ValueError):
             return None
 
-    def close(self) -> None:
-        """End the child if it is still there."""
-        if self._process is not None:
-            end_group(self._process)
-            if self._process.stdout is not None:
-                self._process.stdout.close()
-            self._process = None
+    def close(self) -> str | None:
+        """End the child if it is still there. A text if it would not go."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        stuck = end_group(process)
+        if process.stdout is not None:
+            process.stdout.close()
+        return stuck
 
     def result(self, total_s: float) -> "HcaReading | None":
         """The devices, waiting at most that long; a device that doesn't answer is one of which only the name is known, and the next ones are asked by a new child.
@@ -93,9 +95,9 @@ class HcaRun:
                 break
             if not hangs:
                 return None
-            self.close()
-            name = self._left.pop(0)
-            readings.append(unanswered(name, f"did not answer within {limit_s:.3g} s: its driver or firmware hangs"))
+            why = f"did not answer within {limit_s:.3g} s: its driver or firmware hangs"
+            stuck = self.close()
+            readings.append(unanswered(self._left.pop(0), f"{why}; {stuck}" if stuck else why))
             self._process = self._start()
         return together(readings)
 

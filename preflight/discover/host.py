@@ -4,12 +4,13 @@ The only importer of psutil, which gives the addresses of the interfaces; all el
 settable root, so that a recorded tree, or a host's tree mounted in a container, reads the same way.
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
-from preflight.discover.files import names_in, read_int, read_text, to_int
+from preflight.discover.files import is_folder, names_in, read_int, read_text, to_int
 from preflight.discover.pci import pci_numa_node, pci_of_path, pci_upstream
 from preflight.model import Nic, Noun, Problem
 
@@ -79,12 +80,12 @@ def _addresses(problems: list[Problem]) -> dict[str, tuple[str, ...]]:
     """Interface -> its IPv4 and IPv6 addresses."""
     import socket
 
-    import psutil
-
     try:
+        import psutil
+
         found = psutil.net_if_addrs()
-    except OSError as error:
-        problems.append(Problem(source="network addresses", text=str(error)))
+    except Exception as error:  # noqa: BLE001 - what a library of others does must not cost the other facts
+        problems.append(Problem(source="network addresses", text=f"{type(error).__name__}: {error}", field="nics"))
         return {}
     wanted = (socket.AF_INET, socket.AF_INET6)
     return {name: tuple(a.address for a in entries if a.family in wanted) for name, entries in found.items()}
@@ -135,16 +136,17 @@ def _read_nics(
     return tuple(
         _read_nic(root, folder / name, addresses.get(name, ()), None if routes is None else name in routes)
         for name in names
-        if (folder / name).is_dir()
+        if is_folder(folder / name)
     )
 
 
 def _read_nic(root: Path, folder: Path, addresses: tuple[str, ...], default_route: bool | None) -> Nic:
     device = folder / "device"
-    bus_id = pci_of_path(device.resolve()) if device.exists() else None
+    on_device = os.path.lexists(device)
+    bus_id = pci_of_path(Path(os.path.realpath(device))) if on_device else None
     return Nic(
         name=folder.name,
-        kind=_kind(read_int(folder / "type"), on_device=device.exists()),
+        kind=_kind(read_int(folder / "type"), on_device=on_device),
         up=_is_up(folder),
         addresses=addresses,
         mtu_bytes=read_int(folder / "mtu"),

@@ -86,8 +86,10 @@ def _read_hca(root: Path, name: str, problems: list[Problem]) -> Hca:
         ports=ports,
         **place,
     )
-    if not Path(facts.path).is_dir():
-        facts.say("the device is listed, but not there (any more)")
+    try:
+        Path(facts.path).stat()
+    except OSError as error:
+        facts.say("the device is listed, but not there (any more)" if is_absent(error) else reason(error))
         return Hca(name=name)
     if ports is None:
         facts.say("its ports can't be listed")

@@ -90,9 +90,10 @@ def pci_cpus(root: Path, bus_id: str) -> str | None:
 def pci_driver(root: Path, bus_id: str) -> str | None:
     """The kernel module that drives a device, "mlx5_core". None: unknown or none."""
     try:
-        return Path(pci_folder(root, bus_id), "driver").readlink().name or None
+        name = Path(pci_folder(root, bus_id), "driver").readlink().name
     except (OSError, ValueError):
         return None
+    return name if name.isprintable() else None
 
 
 def is_virtual_function(root: Path, bus_id: str) -> bool | None:
@@ -154,10 +155,12 @@ def _lesser(device: int | None, port: int | None, now: int | None) -> int | None
 
 
 def nvidia_gpus_on_bus(root: Path) -> tuple[str, ...] | None:
-    """The PCI ids of display-class NVIDIA devices. None if sysfs can't tell (no such folder in this container)."""
+    """The PCI ids of display-class NVIDIA devices. None if sysfs can't tell: no such folder in this container, or GPUs that come by way of Windows (WSL)."""
     folder = f"{root}/sys/bus/pci/devices"
     names = names_in(folder)
-    return None if names is None else tuple(name for name in names if _is_nvidia_gpu(f"{folder}/{name}"))
+    if names is None or os.path.lexists(f"{root}/dev/dxg"):
+        return None
+    return tuple(name for name in names if _is_nvidia_gpu(f"{folder}/{name}"))
 
 
 def _is_nvidia_gpu(device: str) -> bool:

@@ -4,11 +4,12 @@ Sources: systemd-detect-virt(1) for the DMI names of virtual machines; the marks
 /run/systemd/container and the variable `container` of process 1 (systemd's container interface), /.singularity.d (Apptainer), names of cgroups.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from preflight.discover.files import read_bytes, read_text
+from preflight.discover.files import is_folder, read_bytes, read_text
 from preflight.model import Platform
 
 _MAX_ENVIRONMENT = 65536
@@ -88,17 +89,17 @@ def _container(root: Path, environ: Mapping[str, str]) -> str | None:
     """The engine's kind: "none" only where systemd runs the whole system as process 1, and nothing speaks of a container."""
     marks = (
         (environ.get("KUBERNETES_SERVICE_HOST"), "kubernetes"),
-        ((root / "run/secrets/kubernetes.io").exists(), "kubernetes"),
-        ((root / "run/.containerenv").exists(), "podman"),
-        ((root / ".dockerenv").exists(), "docker"),
+        (os.path.lexists(root / "run/secrets/kubernetes.io"), "kubernetes"),
+        (os.path.lexists(root / "run/.containerenv"), "podman"),
+        (os.path.lexists(root / ".dockerenv"), "docker"),
         (environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER"), "apptainer"),
-        ((root / ".singularity.d").exists(), "apptainer"),
+        (os.path.lexists(root / ".singularity.d"), "apptainer"),
     )
     kind = next((kind for mark, kind in marks if mark), None)
     kind = kind or read_text(root / "run/systemd/container") or _first_variable(root) or _of_cgroups(root)
     if kind:
         return _word(kind)
-    is_systemd = read_text(root / "proc/1/comm") in {"systemd", "init"} and (root / "run/systemd/system").is_dir()
+    is_systemd = read_text(root / "proc/1/comm") in {"systemd", "init"} and is_folder(root / "run/systemd/system")
     return "none" if is_systemd else None
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,7 @@ def test_the_callers_work_is_done_while_the_driver_is_asked():
 
 SCRIPT = """
 import os, sys
+from pathlib import Path
 from preflight.discover.hca_run import HcaRun
 from preflight.discover.node import discover_node
 from preflight.model import to_json
@@ -142,13 +144,13 @@ if sys.argv[1] != "-":
     os.setgid(int(sys.argv[1]))
     os.setuid(int(sys.argv[1]))
 os.environ.clear()
-sys.stdout.write(to_json(discover_node()).decode())
+sys.stdout.write(to_json(discover_node(root=Path(sys.argv[2]))).decode())
 """
 
 
-def in_child(user="-"):
-    """This machine's node, read by a process without any environment; `user`: as whom."""
-    command = [sys.executable, "-c", SCRIPT, str(user)]
+def in_child(user="-", tree="/"):
+    """A node, read by a process without any environment; `user`: as whom; `tree`: whose."""
+    command = [sys.executable, "-c", SCRIPT, str(user), str(tree)]
     root = Path(__file__).parents[2]
     done = subprocess.run(
         command,
@@ -172,10 +174,30 @@ def test_without_environment_and_search_path_the_node_is_read_as_ever():
 
 @pytest.mark.root
 def test_an_ordinary_user_gets_all_that_such_a_user_may_read():
-    if os.geteuid() != 0:
-        pytest.skip("only root may become somebody else")
     node, own = in_child(65534), in_child()
     assert (node.num_cpus, node.memory_bytes, node.hcas) == (own.num_cpus, own.memory_bytes, own.hcas)
     assert [nic.name for nic in node.nics] == [nic.name for nic in own.nics]
     assert node.limits.privileged is False
     assert node.clock.max_error_s is not None
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    "closed", ["sys/class/net", "sys/class/infiniband", "sys/devices", "sys/bus/pci", "proc", "run", "etc", "dev"]
+)
+def test_a_folder_that_is_closed_to_the_user_costs_what_is_in_it(closed):
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        tree = Tree(Path(folder))
+        hgx(tree)
+        for name in ("run/secrets/x", "etc/passwd"):
+            tree.write(name, "x")
+        (tree.root / closed).chmod(0)
+        node = in_child(65534, tree.root)
+    assert (node.memory_bytes is None) == (closed == "proc")
+    assert (node.nics is None) == (closed == "sys/class/net")
+    assert (node.hcas is None) == (closed == "sys/class/infiniband")
+    assert (node.gpus_on_bus is None) == (closed == "sys/bus/pci")
+    assert (node.device_files is None) == (closed == "dev")
+    if closed == "sys/devices":
+        assert {problem.not_allowed for problem in node.problems if problem.field == "hcas"} == {True}

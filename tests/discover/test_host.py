@@ -175,3 +175,8 @@ def test_without_an_older_default_route_that_of_ipv6_counts(tree):
 
 def test_without_a_table_of_routes_it_is_unknown_who_carries_the_systems_traffic(tree):
     assert nic_of(tree, "lo").default_route is None
+
+
+def test_gpus_that_come_by_way_of_windows_are_on_no_bus_that_can_be_counted(tree):
+    tree.write("dev/dxg", "")
+    assert nvidia_gpus_on_bus(tree.root) is None
