@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from preflight.model import Check, Evidence, Finding, Node, Part, Verdict
 from preflight.model.hostlist import fold
-from preflight.model.job_gpus import Binding, binding_asked, task_binding, tasks_on_node
+from preflight.model.job_gpus import JOB_GPUS, Binding, binding_asked, parse_numbers, task_binding, tasks_on_node
 from preflight.model.plan import Plan
 
 NAME = "gpu_isolation"
@@ -118,11 +118,17 @@ def _containers(nodes: Sequence[Node]) -> Iterator[Finding]:
 
 
 def _asked_tasks(node: Node) -> int:
-    """How many tasks a node will have in the steps of this job, as far as the batch script's variables say: the first count of SLURM_TASKS_PER_NODE."""
+    """How many tasks a node will have in the steps of this job, as far as its variables say: SLURM_TASKS_PER_NODE's first count, or one for each share of its GPUs."""
     variables = node.mask.variables if node.mask is not None else {}
+    job, per_task = parse_numbers(variables.get(JOB_GPUS, "")), variables.get("SLURM_GPUS_PER_TASK", "")
+    shares = (
+        len(job) // max(int(per_task), 1)
+        if job and per_task.isascii() and per_task.isdigit() and len(per_task) <= 4
+        else 1
+    )
     text = variables.get("SLURM_NTASKS_PER_NODE") or variables.get("SLURM_TASKS_PER_NODE", "")
     first = text.partition(",")[0].partition("(")[0]
-    return int(first) if first.isascii() and first.isdigit() and len(first) <= 4 else 1
+    return max(int(first) if first.isascii() and first.isdigit() and len(first) <= 4 else 1, shares)
 
 
 def _shared_groups(plan: Plan | None) -> dict[str, tuple[str, ...]]:

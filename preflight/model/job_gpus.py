@@ -1,7 +1,8 @@
 """The GPUs that a job has on a node, and how its tasks share them, as mask, scheduler and plan say it (pure).
 
 Sources: srun(1), "OUTPUT ENVIRONMENT VARIABLES": SLURM_STEP_GPUS and SLURM_JOB_GPUS hold numbers on the machine, whatever cgroups hide; SLURM_GPUS_ON_NODE
-is their count for the step; SLURM_GTIDS lists the step's tasks on this node.
+is their count for the step; SLURM_GTIDS lists the step's tasks on this node. Tried with Slurm 22.05: where tasks are bound, SLURM_STEP_GPUS holds those of the task,
+and SLURM_GPUS_ON_NODE still counts those of the step; srun's own --gpus-per-task and --gpu-bind leave no variable.
 """
 
 import re
@@ -43,7 +44,7 @@ def parse_numbers(text: str) -> tuple[int, ...] | None:
 
 
 def given_numbers(mask: Mask) -> tuple[int, ...] | None:
-    """The machine's numbers of the GPUs that Slurm gave the step, or else the job, on this node. None: it doesn't say, or not in numbers."""
+    """The machine's numbers of the GPUs that Slurm gave the step (a bound task: to it), or else the job, on this node. None: it doesn't say, or not in numbers."""
     for name in (STEP_GPUS, JOB_GPUS):
         if mask.variables.get(name):
             return parse_numbers(mask.variables[name])

@@ -87,6 +87,34 @@ def test_a_batch_script_that_will_bind_its_steps_is_warned():
     assert "each will see its own GPUs only" in finding.observed
 
 
+# what tasks of Slurm 22.05.8 get on a node of four GPUs
+OF_22_05 = {"SLURM_GTIDS": "0,1,2,3", "SLURM_GPUS_ON_NODE": "4", "SLURM_LOCALID": "2", "SLURM_STEP_TASKS_PER_NODE": "4"}
+
+
+def test_the_variables_of_a_real_slurm_tell_bound_tasks_from_free_ones():
+    free = {**OF_22_05, "CUDA_VISIBLE_DEVICES": "0,1,2,3", "SLURM_STEP_GPUS": "0,1,2,3"}  # --gres=gpu:4 -n4
+    assert judged(node(free, gpus=4))[0].verdict is Verdict.PASS
+    bound = {
+        **OF_22_05,
+        "CUDA_VISIBLE_DEVICES": "2",
+        "SLURM_STEP_GPUS": "2",
+    }  # --gpus-per-task=1, or --gpu-bind=single:1
+    assert judged(node(bound, gpus=4))[0].verdict is Verdict.PASS  # no cgroup: a mask only
+    renumbered = node({**bound, "CUDA_VISIBLE_DEVICES": "0"}, gpus=1)
+    [finding] = judged(renumbered)
+    assert "4 tasks share the node, this one sees 1 of the step's 4 GPUs" in finding.observed
+    assert renumbered.mask.physical == (2,)
+    unbound = judged(node(OF_22_05, gpus=4))  # --gpus-per-task=1 --gpu-bind=none
+    assert [f.verdict for f in unbound] == [Verdict.PASS]
+
+
+def test_one_agent_on_a_node_of_a_job_that_binds_its_tasks_is_warned():
+    agent = {"SLURM_GTIDS": "0", "SLURM_GPUS_ON_NODE": "1", "SLURM_STEP_GPUS": "0", "SLURM_JOB_GPUS": "0,1,2,3"}
+    [finding] = judged(node({**agent, "SLURM_GPUS_PER_TASK": "1", "SLURM_NTASKS_PER_NODE": "1"}, gpus=1))
+    assert finding.verdict is Verdict.WARN
+    assert "with 4 tasks on a node" in finding.observed
+
+
 @pytest.mark.parametrize(
     "variables",
     [
