@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from preflight.model import Gpu, Nic, Node
+from preflight.model import Gpu, Hca, Nic, Node, Port
 from preflight.model.hostlist import fold_numbers
 from preflight.model.units import show_bytes
 
@@ -10,15 +10,36 @@ from preflight.model.units import show_bytes
 def describe(node: Node) -> Iterable[str]:
     """The node as lines of text. "?" stands for what could not be found out."""
     yield f"node {plain(node.name)}" + (" (simulated)" if node.simulated else "")
+    if not node.tells_health:
+        yield from _joined_lines(node)
+        return
     yield from host_lines(node)
     yield from gpu_summary(node)
+    yield from surroundings_lines(node)
     if node.gpus:
         yield from table(
-            ["GPU", "name", "memory", "PCI", "NUMA", "NVLinks", "domain", "MIG", "ECC", "UUID"],
+            ["GPU", "name", "memory", "PCI", "NUMA", "NVLinks", "domain", "MIG", "ECC", "heat", "power", "UUID"],
             map(_gpu_row, node.gpus),
         )
+    yield from hca_lines(node)
     yield from nic_lines(node)
     yield from problem_lines(node)
+
+
+def _joined_lines(node: Node) -> Iterable[str]:
+    """What a source tells that knows nothing but how things are joined; the matrix itself is shown by `preflight topology`."""
+    products = ", ".join(dict.fromkeys(gpu.name or "product unknown" for gpu in node.gpus or ()))
+    yield f"  source    {_SOURCES[node.source]}: how GPUs and HCAs are joined, nothing of their health"
+    yield f"  GPUs      {len(node.gpus or ())} ({plain(products)})"
+    yield f"  HCAs      {'?' if node.hcas is None else plain(' '.join(hca.name for hca in node.hcas)) or 'none'}"
+    yield from problem_lines(node)
+
+
+_SOURCES = {
+    "topo": "text of `nvidia-smi topo -m`",
+    "topo -mp": "text of `nvidia-smi topo -mp`",
+    "nccl xml": "NCCL topology XML",
+}
 
 
 def host_lines(node: Node) -> Iterable[str]:
@@ -42,6 +63,51 @@ def gpu_summary(node: Node) -> Iterable[str]:
             f"{known(node.driver_version)}, CUDA up to {known(node.cuda_version)}, NVML {known(node.nvml_version)}"
         )
         yield f"  driver    {versions}"
+
+
+def surroundings_lines(node: Node) -> Iterable[str]:
+    """Where the system runs, what steers NCCL, and which devices this process was given; only what is there."""
+    platform = node.platform
+    if platform is not None:
+        inside = [
+            f"{word} {plain(kind)}"
+            for word, kind in (("virtual machine", platform.virtual_machine), ("container", platform.container))
+            if kind not in (None, "none")
+        ]
+        shown = ", ".join([*([plain(platform.machine)] if platform.machine else []), *inside])
+        if shown:
+            yield f"  platform  {shown}"
+    if node.versions:
+        yield f"  software  {plain(', '.join(f'{name} {version}' for name, version in sorted(node.versions.items())))}"
+    for setting in node.settings or ():
+        yield f"  setting   {plain(setting.name)}={plain(setting.value)} ({plain(setting.origin)})"
+    if node.mask is not None:
+        for name, value in node.mask.variables.items():
+            yield f"  mask      {plain(name)}={plain(value)}"
+
+
+def hca_lines(node: Node) -> Iterable[str]:
+    """The HCAs as a table, one row for each port."""
+    if node.hcas is None and node.tells_health and node.gpus != ():
+        yield "  HCAs      unknown"
+    rows = [_hca_row(hca, port) for hca in node.hcas or () for port in hca.ports or (None,)]
+    if rows:
+        yield from table(["HCA", "port", "state", "rate", "layer", "firmware", "PCI", "NUMA"], rows)
+
+
+def _hca_row(hca: Hca, port: Port | None) -> Sequence[str]:
+    state = None if port is None or port.state is None else f"{port.state} {port.physical_state or ''}".strip()
+    rate = None if port is None or port.rate_bytes_per_s is None else f"{port.rate_bytes_per_s * 8 / 1e9:g} Gbit/s"
+    return (
+        plain(hca.name),
+        known(port.number if port else None),
+        known(state),
+        known(rate),
+        known(port.link_layer if port else None),
+        known(hca.firmware_version),
+        known(hca.pci_bus_id),
+        known(hca.numa_node),
+    )
 
 
 def nic_lines(node: Node) -> Iterable[str]:
@@ -75,6 +141,8 @@ def _gpu_row(gpu: Gpu) -> Sequence[str]:
         known(gpu.nvlink_domain),
         _switch(on=gpu.mig_enabled),
         _switch(on=gpu.ecc_enabled),
+        "?" if gpu.temperature is None or gpu.temperature.gpu_c is None else f"{gpu.temperature.gpu_c} C",
+        "?" if gpu.power is None or gpu.power.draw_w is None else f"{gpu.power.draw_w:.0f} W",
         known(gpu.uuid),
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from preflight.cli.node import MAX_TIMEOUT_S
+from preflight.cli.node_input import MAX_TIMEOUT_S
 from preflight.errors import UsageError, WorldError
 
 PIPE_BUF = 4096  # Linux, pipe(7): a write of at most this many bytes to a pipe is not mixed with another process's

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from preflight.discover.files import read_text
-from preflight.discover.nvml import NvmlReading
+from preflight.discover.nvml_reading import NvmlReading
 from preflight.discover.nvml_run import NvmlRun
 from preflight.errors import ConfigError
 from preflight.model import Gpu, Problem, RankFacts
