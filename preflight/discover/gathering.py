@@ -39,7 +39,10 @@ class Gathering:
         if answer is None:
             self._worker = None
             return self._without(
-                source, field, f"did not answer within {limit_s:.3g} s: it hangs in the kernel", otherwise
+                source,
+                field,
+                f"did not answer within {limit_s:.3g} s: it hangs in the kernel, or comes from a file system that is very slow",
+                otherwise,
             )
         value, fault = answer
         return value if fault is None else self._without(source, field, fault, otherwise)

@@ -7,12 +7,13 @@ Light to import, as nvml_run.py is.
 """
 
 import os
+import selectors
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from preflight.discover.files import names_in
 from preflight.discover.nvml_run import end_group
@@ -20,9 +21,11 @@ from preflight.discover.nvml_run import end_group
 if TYPE_CHECKING:
     from preflight.discover.infiniband import HcaReading
 
-LIMIT_S = 3.0  # eight cards that answer take a tenth of a second
+LIMIT_S = 3.0  # for one device; eight that answer take less than a tenth of a second together
+READY = b"ready"  # what the child says first
 _CLASS = "sys/class/infiniband"
 _MAX_DEVICES = 1024
+_MAX_LINE = 4 * 2**20  # a device with a full address table is some 30 kB
 # as that of the NVML child: -I and -S, imports from exactly where this process does
 _BOOTSTRAP = (
     "import sys; root, names = sys.argv[1], sys.argv[2].split('/'); sys.path[:] = sys.argv[3:]; "
@@ -75,47 +78,63 @@ class HcaRun:
     def result(self, total_s: float) -> "HcaReading | None":
         """The devices, waiting at most that long; a device that doesn't answer is one of which only the name is known, and the next ones are asked by a new child.
 
-        None: there is no child (no device either, or none can be seen), or it ended early: the caller may read by itself.
+        None: there is no child (no device either, or none can be seen), or it ended early or was not ready in time: the caller may read by itself.
         """
         from preflight.discover.infiniband import together, unanswered
 
-        if not self._left:
-            return None
         ends_at = time.monotonic() + total_s
         readings: list[HcaReading] = []
+        if not self._left:
+            return None
         while self._left:
-            if self._process is None:
-                return None
-            limit_s = min(self._limit_s, ends_at - time.monotonic())
-            if limit_s <= 0:
-                readings += [unanswered(name, f"not read: {total_s:.3g} s were over") for name in self._left]
-                break
-            hangs = self._collect(self._process, limit_s, readings)
+            outcome = "ended" if self._process is None else self._collect(self._process, ends_at, readings)
             if not self._left:
                 break
-            if not hangs:
+            if outcome == "late":
+                readings += [unanswered(name, f"not read: {total_s:.3g} s were over") for name in self._left]
+                break
+            if outcome == "ended":
                 return None
-            why = f"did not answer within {limit_s:.3g} s: its driver or firmware hangs"
+            why = f"did not answer within {self._limit_s:.3g} s: its driver or firmware hangs"
             stuck = self.close()
             readings.append(unanswered(self._left.pop(0), f"{why}; {stuck}" if stuck else why))
             self._process = self._start()
         return together(readings)
 
-    def _collect(self, process: "subprocess.Popen[bytes]", limit_s: float, readings: "list[HcaReading]") -> bool:
-        """Take what the child tells; True if it has not ended in time."""
-        hangs, answer = False, b""
-        try:
-            answer, _ = process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired as late:
-            hangs, answer = True, late.output or b""
-        # without its end, the last line may be half of one
-        for line in answer.split(b"\n")[:-1]:
-            reading = _decode(line)
-            if reading is None or not self._left:
-                break
-            readings.append(reading)
-            self._left.pop(0)
-        return hangs
+    def _collect(
+        self, process: "subprocess.Popen[bytes]", ends_at: float, readings: "list[HcaReading]"
+    ) -> Literal["ended", "hangs", "late"]:
+        """Take what the child tells, until all is told or it "ended" too early, "hangs" at one device, or time is over ("late").
+
+        A child that isn't even ready when time is over says nothing of any device (its program may lie on a slow file system): as if it had ended.
+        """
+        assert process.stdout is not None
+        pipe, rest, is_ready = process.stdout.fileno(), b"", False
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            since = time.monotonic()
+            while self._left:
+                until = min(ends_at, since + self._limit_s) if is_ready else ends_at
+                if not selector.select(max(0.0, until - time.monotonic())):
+                    return "ended" if not is_ready else "late" if until == ends_at else "hangs"
+                data = os.read(pipe, 65536)
+                if not data:
+                    return "ended"
+                *lines, rest = (rest + data).split(b"\n")
+                if len(rest) > _MAX_LINE:
+                    return "ended"
+                if lines:
+                    since = time.monotonic()
+                    if not is_ready and lines.pop(0) != READY:
+                        return "ended"
+                    is_ready = True
+                for line in lines[: len(self._left)]:
+                    reading = _decode(line)
+                    if reading is None:
+                        return "ended"
+                    readings.append(reading)
+                    self._left.pop(0)
+        return "ended"
 
 
 def _decode(line: bytes) -> "HcaReading | None":

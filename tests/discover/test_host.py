@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preflight.discover.host import parse_cpuinfo, parse_meminfo, read_host
+from preflight.discover.host import parse_cpuinfo, parse_ipv6_routes, parse_meminfo, parse_routes, read_host
 from preflight.discover.pci import nvidia_gpus_on_bus, pci_bus_id, pci_upstream
 from tests.trees import BOOT_ID, Tree
 
@@ -107,6 +107,8 @@ def test_arm_without_a_model_name_has_cpus_of_unknown_model():
 def test_no_text_breaks_the_parsers(text):
     parse_cpuinfo(text)
     parse_meminfo(text)
+    parse_routes(text)
+    parse_ipv6_routes(text)
     pci_bus_id(text)
 
 
