@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -171,3 +172,26 @@ def test_a_report_of_a_node_can_be_metrics_and_junit_and_nagios(tmp_path, capsys
     assert run_command_line([*arguments, "--format", "junit"]) == code
     assert capsys.readouterr().out.startswith("<?xml")
     assert run_command_line([*arguments, "--exit-style", "nagios"]) in (0, 1, 2, 3)
+
+
+def test_the_form_that_the_documentation_shows_can_be_imported(tmp_path, capsys):
+    text = (Path(__file__).parents[2] / "deploy/verdicts/README.md").read_text()
+    (tmp_path / "health.json").write_text(text.split("```json\n")[1].split("```")[0])
+    arguments = ["node", *write(tmp_path, make_node("n0"))]
+    run_command_line(arguments)
+    before = capsys.readouterr().out
+    assert run_command_line([*arguments, "--import", str(tmp_path / "health.json")]) == 10
+    out = capsys.readouterr().out
+    assert "wrong sum" in out
+    assert "GPU-n0-3" in out
+    assert "91 % full" in out
+    assert "wrong sum" not in before
+
+
+def test_a_plugin_is_run_and_its_verdict_is_a_finding(tmp_path, capsys):
+    script = tmp_path / "check_it"
+    script.write_text('#!/bin/sh\necho "DISK CRITICAL - $1 is full | used=99"\nexit 2\n')
+    script.chmod(0o755)
+    code = run_command_line(["node", *write(tmp_path, make_node("n0")), "--plugin", f"{script} '/scratch space'"])
+    assert code == 10
+    assert "/scratch space is full" in capsys.readouterr().out
