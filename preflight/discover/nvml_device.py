@@ -3,6 +3,7 @@
 All nvml_* modules but nvml_reading.py and nvml_run.py run in the child, where every import delays the answer: plain dicts here become nouns in the parent.
 """
 
+import ctypes
 from collections.abc import Container
 from types import ModuleType
 from typing import Any
@@ -67,9 +68,26 @@ class Device:
             answer = call(*arguments) if self.handle is None else call(self.handle, *arguments)
         except (self.nvml.NVMLError, self.nvml.NVMLLibraryMismatchError) as error:
             return None, describe(self.nvml, error)[0]
+        except (TypeError, ctypes.ArgumentError):  # a binding in which that call took other arguments
+            return None, FUNCTION_NOT_FOUND
         except UnicodeDecodeError as error:  # names with invalid bytes have been seen
             return error.object.decode("utf-8", errors="replace"), 0
         return answer, 0
+
+    def ask_into(self, function: str, out: Any, *, field: str, part: str | None = None) -> bool:
+        """Ask the library itself to fill `out`, and whether it did: where bindings differ in their structures or arguments."""
+        code = 0 if self.gone else self.try_into(function, out)
+        if code:
+            self.refused(function, code, field=field, part=part)
+        return code == 0 and not self.gone
+
+    def try_into(self, function: str, out: Any) -> int:
+        """Have the library fill `out`; NVML's code."""
+        try:
+            call = self.nvml._nvmlGetFunctionPointer(function)  # noqa: SLF001 - in every version of the binding; finds or raises
+        except (AttributeError, self.nvml.NVMLError):
+            return FUNCTION_NOT_FOUND
+        return int(call(self.handle, out))
 
     def refused(
         self, source: str, code: int, *, field: str | None, part: str | None = None, quiet: Container[int] = QUIET

@@ -2,6 +2,7 @@
 
 import ctypes
 from types import ModuleType
+from typing import Any
 
 from preflight.discover.nvml_device import (
     DEPRECATED,
@@ -31,23 +32,47 @@ _MISCONFIGURATIONS = {
 }
 # nvml.h, NVML_GPU_FABRIC_HEALTH_SUMMARY_*; 0: not supported
 _SUMMARIES = {1: "healthy", 2: "unhealthy", 3: "limited capacity"}
+
+
+class _First(ctypes.Structure):
+    """nvml.h, nvmlGpuFabricInfo_t; ours, since bindings spell it in different ways."""
+
+    _fields_ = (
+        ("clusterUuid", ctypes.c_uint8 * 16),
+        ("status", ctypes.c_uint32),
+        ("cliqueId", ctypes.c_uint32),
+        ("state", ctypes.c_uint8),
+    )
+
+
+class _Second(ctypes.Structure):
+    """nvmlGpuFabricInfo_v2_t."""
+
+    _fields_ = (("version", ctypes.c_uint32), *_First._fields_, ("healthMask", ctypes.c_uint32))
+
+
+class _Third(ctypes.Structure):
+    """nvmlGpuFabricInfo_v3_t."""
+
+    _fields_ = (*_Second._fields_, ("healthSummary", ctypes.c_uint8))
+
+
 # newest first: old drivers refuse newer forms
-_FORMS = (
-    ("c_nvmlGpuFabricInfo_v3_t", "nvmlDeviceGetGpuFabricInfoV"),
-    ("c_nvmlGpuFabricInfo_v2_t", "nvmlDeviceGetGpuFabricInfoV"),
-    ("c_nvmlGpuFabricInfo_t", "nvmlDeviceGetGpuFabricInfo"),
+_FORMS: tuple[tuple[type[ctypes.Structure], int, str], ...] = (
+    (_Third, 3, "nvmlDeviceGetGpuFabricInfoV"),
+    (_Second, 2, "nvmlDeviceGetGpuFabricInfoV"),
+    (_First, 1, "nvmlDeviceGetGpuFabricInfo"),
 )
 _OTHER_FORM = (FUNCTION_NOT_FOUND, OTHER_STRUCT_VERSION, DEPRECATED)
 
 
 def read_fabric(device: Device) -> Facts | None:
     """The registration; one that isn't complete, or failed, is a problem too, of the domain that stays unknown for it. None: none, or not told."""
-    for structure, function in _FORMS:
-        kind = getattr(device.nvml, structure, None)
-        if kind is None:  # a binding older than that form
-            continue
+    for kind, version, function in _FORMS:
         info = kind()
-        _, code = device.try_ask(function, ctypes.byref(info))
+        if version > 1:
+            info.version = ctypes.sizeof(kind) | version << 24  # nvml.h, NVML_STRUCT_VERSION
+        code = device.try_into(function, ctypes.byref(info))
         if code == 0:
             return _parse(device, info)
         if code not in _OTHER_FORM:
@@ -57,7 +82,7 @@ def read_fabric(device: Device) -> Facts | None:
     return None
 
 
-def _parse(device: Device, info: ctypes.Structure) -> Facts | None:
+def _parse(device: Device, info: Any) -> Facts | None:
     state = STATES.get(info.state)
     if state is None:
         device.complain(

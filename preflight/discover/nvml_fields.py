@@ -52,30 +52,36 @@ _UNKNOWN_FIELD = (*QUIET, INVALID_ARGUMENT)  # a driver that is older than the f
 
 def read_gpu_fields(device: Device) -> dict[int, int | None]:
     """The fields that concern a GPU as a whole, by number; None where there is no value."""
-    entries = _read(device, list(OF_GPU))
+    entries, code = _read(device, list(OF_GPU))
     told: dict[int, int | None] = dict.fromkeys(OF_GPU)
-    for (number, (field, part)), entry in zip(OF_GPU.items(), entries, strict=bool(entries)):
-        told[number] = value_of(entry)
-        if entry.nvmlReturn and field is not None:
-            device.refused(FUNCTION, entry.nvmlReturn, field=field, part=part, quiet=_UNKNOWN_FIELD)
+    for position, (number, (field, part)) in enumerate(OF_GPU.items()):
+        if entries:
+            told[number] = value_of(entries[position])
+            refusal, quiet = entries[position].nvmlReturn, _UNKNOWN_FIELD
+        else:
+            refusal, quiet = code, QUIET
+        if refusal and field is not None:
+            device.refused(FUNCTION, refusal, field=field, part=part, quiet=quiet)
     return told
 
 
-def read_fields(device: Device, wanted: Sequence[tuple[int, int]]) -> list[Any]:
-    """Values of (field, scope), each None unless its own return code is 0: the call succeeds though entries fail."""
-    entries = _read(device, wanted)
+def read_fields(device: Device, wanted: Sequence[tuple[int, int]], *, field: str) -> list[int | None]:
+    """Values of (field, scope), each None unless its own return code is 0: the call succeeds though entries fail. `field`: of the GPU that they belong to."""
+    entries, code = _read(device, wanted)
+    if code:
+        device.refused(FUNCTION, code, field=field)
     return [value_of(entry) for entry in entries] if entries else [None] * len(wanted)
 
 
-def _read(device: Device, wanted: Sequence[Any]) -> list[Any]:
-    """The entries of all, or an empty list if a call failed as a whole."""
+def _read(device: Device, wanted: Sequence[Any]) -> tuple[list[Any], int]:
+    """The entries of all and 0, or none and the code of the call that failed as a whole."""
     entries: list[Any] = []
     for start in range(0, len(wanted), CHUNK):
-        told = device.ask(FUNCTION, wanted[start : start + CHUNK], quiet=_UNKNOWN_FIELD)
+        told, code = (None, 0) if device.gone else device.try_ask(FUNCTION, wanted[start : start + CHUNK])
         if told is None:
-            return []
+            return [], code
         entries += told
-    return entries
+    return entries, 0
 
 
 def value_of(entry: Any) -> int | None:

@@ -1,5 +1,6 @@
 """One GPU from NVML: its identity, modes and place, and with them what its own modules read of health, load, links and fabric."""
 
+import ctypes
 from typing import Any
 
 from preflight.discover.nvml_device import Device, Facts, spelled_bus_id, text_or_none
@@ -10,6 +11,7 @@ from preflight.discover.nvml_links import read_links
 from preflight.discover.nvml_load import read_load
 
 CPU_WORDS, NODE_WORDS = 128, 16  # of 64 bits: Linux has at most 8192 CPUs (NR_CPUS) and 1024 NUMA nodes (MAX_NUMNODES)
+GSP_VERSION_BYTES = 0x40  # nvml.h, NVML_GSP_FIRMWARE_VERSION_BUF_SIZE
 NEAREST_NODE = 0  # nvml.h, NVML_AFFINITY_SCOPE_NODE
 MAX_MIG_DEVICES = 64  # a GPU has 7; more is a library that lies
 NOT_FOUND = 6  # nvml.h, nvmlReturn_t: no MIG device of that index
@@ -42,17 +44,29 @@ def _identity(device: Device) -> Facts:
         "pci_bus_id": spelled_bus_id(text_or_none(pci.busId)) if pci is not None else None,
         "serial": _text(device, "nvmlDeviceGetSerial", "serial"),
         "minor_number": device.ask("nvmlDeviceGetMinorNumber", field="minor_number"),
-        # 0 on products without a baseboard
-        "module_id": device.ask("nvmlDeviceGetModuleId", field="module_id") or None,
+        "module_id": _module_id(device),
         "vbios_version": _text(device, "nvmlDeviceGetVbiosVersion", "vbios_version"),
         "inforom_version": _text(device, "nvmlDeviceGetInforomImageVersion", "inforom_version"),
-        "gsp_version": _text(device, "nvmlDeviceGetGspFirmwareVersion", "gsp_version"),
+        "gsp_version": _gsp_version(device),
         **_memory(device),
     }
 
 
 def _text(device: Device, function: str, field: str) -> str | None:
     return text_or_none(device.ask(function, field=field))
+
+
+def _module_id(device: Device) -> int | None:
+    """0 on products without a baseboard."""
+    number = ctypes.c_uint32()
+    told = device.ask_into("nvmlDeviceGetModuleId", ctypes.byref(number), field="module_id")
+    return number.value or None if told else None
+
+
+def _gsp_version(device: Device) -> str | None:
+    text = ctypes.create_string_buffer(GSP_VERSION_BYTES)
+    told = device.ask_into("nvmlDeviceGetGspFirmwareVersion", text, field="gsp_version")
+    return text_or_none(text.value) if told else None
 
 
 def _memory(device: Device) -> Facts:

@@ -34,6 +34,16 @@ RECOVERY_ACTIONS = {
 }
 
 
+class _SramStatus(ctypes.Structure):
+    """nvml.h, nvmlEccSramErrorStatus_v1_t: eleven counts, and whether the vendor's threshold is exceeded."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32),
+        ("counts", ctypes.c_ulonglong * 11),
+        ("bThresholdExceeded", ctypes.c_uint32),
+    )
+
+
 def read_health(device: Device, told: dict[int, Any]) -> Facts:
     """`told`: the fields of the GPU."""
     return {
@@ -70,14 +80,10 @@ def _ecc(device: Device) -> Facts | None:
 
 
 def _sram_threshold(device: Device) -> bool | None:
-    kind = getattr(device.nvml, "c_nvmlEccSramErrorStatus_v1_t", None)
-    if kind is None:
-        return None
-    status = kind()
-    answer = device.ask(
-        "nvmlDeviceGetSramEccErrorStatus", ctypes.byref(status), field="ecc", part="sram_threshold_exceeded"
-    )
-    return None if answer is None else bool(status.bThresholdExceeded)
+    status = _SramStatus(version=ctypes.sizeof(_SramStatus) | 1 << 24)  # nvml.h, NVML_STRUCT_VERSION
+    field, part = "ecc", "sram_threshold_exceeded"
+    told = device.ask_into("nvmlDeviceGetSramEccErrorStatus", ctypes.byref(status), field=field, part=part)
+    return bool(status.bThresholdExceeded) if told else None
 
 
 def _row_remap(device: Device) -> Facts | None:

@@ -79,7 +79,7 @@ def _by_link(device: Device, indices: range, fields: tuple[int, ...]) -> list[li
     """The values of the fields, link by link."""
     if not indices:
         return []
-    values = read_fields(device, [(field, index) for index in indices for field in fields])
+    values = read_fields(device, [(field, index) for index in indices for field in fields], field="links")
     width = len(fields)
     return [values[width * row : width * (row + 1)] for row in range(len(indices))]
 

@@ -1,5 +1,6 @@
 """What NVML tells of a GPU at work: clocks and what holds them down, power, temperature, processes."""
 
+import ctypes
 from typing import Any
 
 from preflight.discover.nvml_device import Device, Facts, known
@@ -102,7 +103,7 @@ def _temperature(device: Device, told: dict[int, Any]) -> Facts | None:
         field="temperature",
         part="gpu_c",
     )
-    margin = device.ask("nvmlDeviceGetMarginTemperature", field="temperature", part="margin_c")
+    margin = _margin(device)
     best = None if now is None or margin is None else now + margin
     return known(
         gpu_c=now,
@@ -111,6 +112,19 @@ def _temperature(device: Device, told: dict[int, Any]) -> Facts | None:
         shutdown_c=_threshold(device, "shutdown_c", _SHUTDOWN, best, told[SHUTDOWN_TLIMIT]),
         margin_c=margin,
     )
+
+
+class _Margin(ctypes.Structure):
+    """nvml.h, nvmlMarginTemperature_v1_t."""
+
+    _fields_ = (("version", ctypes.c_uint32), ("marginTemperature", ctypes.c_int32))
+
+
+def _margin(device: Device) -> int | None:
+    margin = _Margin(version=ctypes.sizeof(_Margin) | 1 << 24)  # nvml.h, NVML_STRUCT_VERSION
+    field, part = "temperature", "margin_c"
+    told = device.ask_into("nvmlDeviceGetMarginTemperature", ctypes.byref(margin), field=field, part=part)
+    return int(margin.marginTemperature) if told else None
 
 
 def _threshold(device: Device, part: str, kind: int, best: int | None, tlimit: int | None) -> int | None:

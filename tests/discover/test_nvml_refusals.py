@@ -1,5 +1,6 @@
 """Whatever NVML refuses costs the fact that was asked for, says why, and costs nothing else."""
 
+import ctypes
 import json
 from dataclasses import replace
 
@@ -174,6 +175,24 @@ def test_a_field_that_may_not_be_read_is_a_problem_of_its_fact(monkeypatch):
     assert gpu.why_unknown("recovery_action").kind == "unsupported"
 
 
+@pytest.mark.parametrize(("code", "kind"), [(13, "unsupported"), (4, "not allowed"), (2, "failed")])
+def test_fields_that_are_refused_as_a_whole_say_why_each_is_unknown(monkeypatch, code, kind):
+    (gpu,) = read(monkeypatch, [replace(HEALTHY[0], errors={"nvmlDeviceGetFieldValues": code})]).gpus
+    assert gpu.recovery_action is None
+    assert gpu.why_unknown("recovery_action").kind == kind
+    assert len(gpu.links) == 18  # by calls
+    assert gpu.temperature.gpu_c == 31
+
+
+def test_a_binding_in_which_a_call_takes_other_arguments_lacks_that_fact_only(monkeypatch):
+    import pynvml
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetVbiosVersion", lambda handle, version: version)
+    (gpu,) = read(monkeypatch, HEALTHY[:1]).gpus
+    assert gpu.why_unknown("vbios_version").kind == "unsupported"
+    assert gpu.inforom_version is not None
+
+
 def test_a_gpu_that_needs_a_reset_answers_nothing_more(monkeypatch):
     gpu = replace(HEALTHY[1], errors={"nvmlDeviceGetTotalEccErrors": 16})
     nvml = FakeNvml([HEALTHY[0], gpu]).install(monkeypatch)
@@ -251,3 +270,26 @@ def test_a_fabric_that_says_not_supported_is_told_as_such(monkeypatch):
 )
 def test_the_child_spells_pci_ids_as_the_rest_does(text):
     assert spelled_bus_id(text) == pci_bus_id(text)
+
+
+def test_our_structures_are_those_of_the_header():
+    """Their sizes stand in the version numbers that the binding has from nvml.h."""
+    import pynvml
+
+    from preflight.discover import nvml_fabric, nvml_health, nvml_load
+
+    ours = {
+        pynvml.nvmlGpuFabricInfo_v2: (nvml_fabric._Second, 2),
+        pynvml.nvmlGpuFabricInfo_v3: (nvml_fabric._Third, 3),
+        pynvml.nvmlEccSramErrorStatus_v1: (nvml_health._SramStatus, 1),
+        pynvml.nvmlMarginTemperature_v1: (nvml_load._Margin, 1),
+    }
+    assert {number: ctypes.sizeof(kind) | version << 24 for number, (kind, version) in ours.items()} == {
+        n: n for n in ours
+    }
+    for number, name in ((pynvml.nvmlGpuFabricInfo_v3, "c_nvmlGpuFabricInfo_v3_t"),):
+        theirs = getattr(pynvml, name)
+        fields = [field for field, *_ in theirs._fields_]
+        assert [getattr(ours[number][0], field).offset for field in fields] == [
+            getattr(theirs, field).offset for field in fields
+        ]
