@@ -57,11 +57,9 @@ def read_gpu_fields(device: Device) -> dict[int, int | None]:
     for position, (number, (field, part)) in enumerate(OF_GPU.items()):
         if entries:
             told[number] = value_of(entries[position])
-            refusal, quiet = entries[position].nvmlReturn, _UNKNOWN_FIELD
-        else:
-            refusal, quiet = code, QUIET
+        refusal = entries[position].nvmlReturn if entries else code
         if refusal and field is not None:
-            device.refused(FUNCTION, refusal, field=field, part=part, quiet=quiet)
+            device.refused(FUNCTION, refusal, field=field, part=part, quiet=_UNKNOWN_FIELD if entries else QUIET)
     return told
 
 
