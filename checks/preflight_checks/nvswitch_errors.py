@@ -55,6 +55,9 @@ def _age_s(node: Node, event: KernelEvent) -> float:
 
 def _has_switches(evidence: Evidence, node: Node) -> bool:
     """Whether switches stand in this node: in racks with an NVLink domain of many nodes they stand elsewhere, and log there."""
+    ends = [link.peer_kind for gpu in node.gpus or () for link in gpu.links or () if link.active]
+    if ends and set(ends) == {"gpu"}:  # boards of four are made without switches
+        return False
     for gpu in node.gpus or ():
         profile = evidence.profile_of(gpu)
         fabric = profile.fabric if profile else None

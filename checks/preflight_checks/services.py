@@ -50,10 +50,27 @@ def _needs(evidence: Evidence, node: Node) -> Iterator[_Need]:
         yield _Need(IMEX, "memory is shared with the other nodes of the NVLink domain through it")
         return
     unsaid = not fabrics - {None}
+    if _without_switches(evidence, node):
+        return
     if fabrics & {"manager", "node"} or (unsaid and any(link.peer_kind == "switch" for link in links)):
         yield _Need(MANAGER, "it joins the GPUs through the NVSwitches", proven)
         if any(link.version == "5.0" for link in links):
             yield _Need(SUBNET_MANAGER, "it routes NVLink 5 through the switches", proven)
+
+
+def _without_switches(evidence: Evidence, node: Node) -> bool:
+    """Whether the board has none: every active link leads straight to a GPU, or none is known to lead to a switch and boards of so few GPUs are wired directly."""
+    ends = {link.peer_kind for gpu in node.open_gpus for link in gpu.links or () if link.active}
+    if "switch" in ends:
+        return False
+    profiles = [profile for gpu in node.open_gpus if (profile := evidence.profile_of(gpu))]
+    direct = {
+        layout.gpus
+        for profile in profiles
+        for layout in profile.nvlink_layouts or ()
+        if layout.kind in ("mesh", "cube")
+    }
+    return ends == {"gpu"} or len(node.gpus or ()) in direct
 
 
 def _judge_node(node: Node, needs: list[_Need], *, together: bool) -> Finding:

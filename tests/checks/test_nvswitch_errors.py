@@ -2,9 +2,9 @@
 
 from msgspec import structs
 
-from preflight.model import Evidence, Inventory, KernelEvent, KernelLog, Link, Rule, Settings, Verdict
+from preflight.model import Evidence, Inventory, KernelEvent, KernelLog, Link, Profile, Rule, Settings, Verdict
 from preflight_checks import nvswitch_errors as check
-from tests.builders import make_gpu, make_node
+from tests.builders import H100, make_gpu, make_node
 
 SWITCH = "0000:c1:00.0"
 
@@ -86,3 +86,10 @@ def test_nothing_without_switches_without_gpus_and_where_cpus_are_meant():
     assert findings(make_node(kernel_log=KernelLog(events=()))) == []
     assert findings(make_node(gpus=0)) == []
     assert findings(switched(sxid()), settings=Settings(cpu_declared=True)) == []
+
+
+def test_a_board_of_four_without_switches_has_no_switch_to_ask_about():
+    links = tuple(Link(index=i, active=True, peer_kind="gpu") for i in range(12))
+    four = structs.replace(make_node(kernel_log=None), gpus=tuple(make_gpu("node0", i, links=links) for i in range(4)))
+    known = Profile(name="p", gpu_names=(H100,), fabric="manager")
+    assert list(check.judge(Evidence(inventory=Inventory(nodes=(four,)), profiles={H100.casefold(): known}))) == []

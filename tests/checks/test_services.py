@@ -3,7 +3,18 @@
 import pytest
 from msgspec import structs
 
-from preflight.model import Evidence, Fabric, Inventory, Link, Platform, Profile, Service, Settings, Verdict
+from preflight.model import (
+    Evidence,
+    Fabric,
+    Inventory,
+    Link,
+    NvlinkLayout,
+    Platform,
+    Profile,
+    Service,
+    Settings,
+    Verdict,
+)
 from preflight_checks import services as check
 from tests.builders import H100, make_gpu, make_node
 
@@ -86,3 +97,20 @@ def test_nothing_where_nothing_is_switched():
     assert findings(make_node(), fabric="none") == []
     assert findings(make_node(gpus=0)) == []
     assert findings(node(running=False), settings=Settings(cpu_declared=True)) == []
+
+
+@pytest.mark.parametrize("peer_kind", ["gpu", None])
+def test_a_board_of_four_without_switches_needs_no_manager(peer_kind):
+    links = tuple(Link(index=i, active=True, peer_kind=peer_kind) for i in range(12))
+    four = structs.replace(
+        node(running=False), gpus=tuple(make_gpu("node0", i, links=links, fabric=None) for i in range(4))
+    )
+    layouts = tuple(
+        NvlinkLayout(gpus=gpus, kind=kind, per_pair=(per_pair,), per_gpu=12, source="test")
+        for gpus, kind, per_pair in ((8, "switched", 12), (4, "mesh", 4))
+    )
+    known = Profile(name="p", gpu_names=(H100,), fabric="manager", nvlink_layouts=layouts)
+    assert list(check.judge(Evidence(inventory=Inventory(nodes=(four,)), profiles={H100.casefold(): known}))) == []
+    eight = structs.replace(four, gpus=tuple(make_gpu("node0", i, links=()) for i in range(8)))
+    (dead,) = check.judge(Evidence(inventory=Inventory(nodes=(eight,)), profiles={H100.casefold(): known}))
+    assert dead.verdict is Verdict.FAIL
