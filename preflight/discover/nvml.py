@@ -82,7 +82,7 @@ def _read_all(nvml: ModuleType) -> Facts:
     if count > MAX_GPUS:
         return _unread(f"NVML counts {count} GPUs, which no node has")
     devices = [_open(nvml, index) for index in range(count)]
-    read = [read_gpu(device, index) for index, device in enumerate(devices)]
+    read = [_read_gpu(device, index) for index, device in enumerate(devices)]
     peers = read_peers(devices)
     gpus = [
         facts | {"peers": its_peers, "problems": device.problems}
@@ -107,6 +107,15 @@ def _open(nvml: ModuleType, index: int) -> Device:
     device.problems += opener.problems
     device.gone = handle is None
     return device
+
+
+def _read_gpu(device: Device, index: int) -> tuple[Facts, bool]:
+    """As read_gpu; an answer that we don't understand costs this GPU's facts and not those of the others."""
+    try:
+        return read_gpu(device, index)
+    except (ValueError, TypeError, ArithmeticError, AttributeError, LookupError) as error:
+        device.complain("NVML", f"an answer can't be understood: {type(error).__name__}: {error}", field=None)
+        return {"index": index}, False
 
 
 def _cuda_version(number: int | None) -> str | None:

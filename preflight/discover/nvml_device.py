@@ -147,6 +147,14 @@ def text_or_none(value: Any) -> str | None:
     return None if text.upper() in ("", "N/A", "[N/A]", "UNKNOWN ERROR") else text
 
 
+def bus_id_in(structure: Any) -> str | None:
+    """The text of the PCI id in a structure of the binding; None if there is none."""
+    try:
+        return None if structure is None else text_or_none(structure.busId)
+    except UnicodeDecodeError:
+        return None
+
+
 def spelled_bus_id(text: str | None) -> str | None:
     """A PCI id as sysfs spells it: "00000000:1A:00.0" -> "0000:1a:00.0". None if it is no id, or one that is not shown.
 

@@ -3,7 +3,7 @@
 import ctypes
 from typing import Any
 
-from preflight.discover.nvml_device import Device, Facts, spelled_bus_id, text_or_none
+from preflight.discover.nvml_device import Device, Facts, bus_id_in, spelled_bus_id, text_or_none
 from preflight.discover.nvml_fabric import domain_of, is_undecided, read_fabric
 from preflight.discover.nvml_fields import read_gpu_fields
 from preflight.discover.nvml_health import read_health
@@ -37,11 +37,10 @@ def read_gpu(device: Device, index: int) -> tuple[Facts, bool]:
 
 
 def _identity(device: Device) -> Facts:
-    pci = device.ask("nvmlDeviceGetPciInfo_v3", field="pci_bus_id")
     return {
         "uuid": _text(device, "nvmlDeviceGetUUID", "uuid"),
         "name": _text(device, "nvmlDeviceGetName", "name"),
-        "pci_bus_id": spelled_bus_id(text_or_none(pci.busId)) if pci is not None else None,
+        "pci_bus_id": spelled_bus_id(bus_id_in(device.ask("nvmlDeviceGetPciInfo_v3", field="pci_bus_id"))),
         "serial": _text(device, "nvmlDeviceGetSerial", "serial"),
         "minor_number": device.ask("nvmlDeviceGetMinorNumber", field="minor_number"),
         "module_id": _module_id(device),

@@ -12,9 +12,9 @@ from preflight.discover.nvml_device import (
     QUIET,
     Device,
     Facts,
+    bus_id_in,
     is_hidden,
     spelled_bus_id,
-    text_or_none,
 )
 from preflight.discover.nvml_fields import LINK_COUNT, SWITCH_LINK_COUNT, read_fields
 
@@ -123,9 +123,8 @@ def _read_link(device: Device, index: int, version: int | None, values: list[Any
 
 def _read_far_end(device: Device, index: int) -> tuple[str | None, str | None]:
     """Kind and PCI id of what a link ends at. An id of all F is a switch that this system may not see."""
-    remote = _ask(device, "nvmlDeviceGetNvLinkRemotePciInfo", index)
+    spelled = bus_id_in(_ask(device, "nvmlDeviceGetNvLinkRemotePciInfo", index))
     kind = REMOTE_KINDS.get(_ask(device, "nvmlDeviceGetNvLinkRemoteDeviceType", index))
-    spelled = text_or_none(remote.busId) if remote is not None else None
     return kind or ("switch" if spelled is not None and is_hidden(spelled) else None), spelled_bus_id(spelled)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from preflight.discover import nvml_gpu
 from preflight.discover.nvml import read_facts, read_gpus
 from preflight.discover.nvml_device import spelled_bus_id
 from preflight.discover.nvml_reading import NvmlReading, decode
@@ -38,6 +39,7 @@ from tests.fakes import (
     gb200_tray,
     geforce,
     h100_sxm,
+    handle_number,
     lost,
     v100_sxm,
     with_mig,
@@ -293,3 +295,19 @@ def test_our_structures_are_those_of_the_header():
         assert [getattr(ours[number][0], field).offset for field in fields] == [
             getattr(theirs, field).offset for field in fields
         ]
+
+
+def test_an_answer_that_makes_no_sense_costs_that_gpu_only(monkeypatch):
+    honest = nvml_gpu.read_health
+
+    def health(device, told):
+        if handle_number(device.handle) == 2:
+            raise ValueError("no number")
+        return honest(device, told)
+
+    monkeypatch.setattr(nvml_gpu, "read_health", health)
+    good, bad = read(monkeypatch, HEALTHY).gpus
+    assert good.row_remap is not None
+    assert bad.uuid is None
+    assert bad.why_unknown("uuid").kind == "failed"
+    assert "no number" in bad.why_unknown("uuid").text
