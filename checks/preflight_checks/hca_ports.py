@@ -8,7 +8,7 @@ fault) and 371, 383 (a rate guessed from the GPU's name is wrong: peers are the 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 from preflight.model import Check, Evidence, Finding, Hca, Node, Part, Port, Verdict
@@ -29,23 +29,25 @@ _WHY = {
 
 
 class _Carried(NamedTuple):
-    """An HCA that the job uses, and its best port; None: its ports are unknown."""
+    """An HCA that the job uses, and its best port; None: its ports are unknown. `kind`: GPU products of its node, and its own board: only what is alike is compared."""
 
     hca: Hca
     port: Port | None
+    kind: tuple[Hashable, ...]
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
     """For each node with GPUs and HCAs: one finding for each port that is wrong, and one PASS for the others."""
     needed = int(evidence.limits(NAME, LIMITS)["ports_needed"])
     nodes = [node for node in evidence.health or () if node.gpus]
-    common = _commonest_rate([carried for node in nodes for carried in _carried(node)])
+    common = _commonest_rates([carried for node in nodes for carried in _carried(node)])
     for node in nodes:
         if node.hcas is None:
             yield _unknown(node, "HCAs can't be read here")
         elif node.hcas:
             yield from _half_read(node)
-            yield from _judge_node(node, _carried(node), needed, common)
+            carried = _carried(node)
+            yield from _judge_node(node, carried, needed, _expected_rate(carried, common))
         elif needed:
             yield _too_few(node, 0, 0, needed)
 
@@ -57,7 +59,12 @@ def _carried(node: Node) -> list[_Carried]:
     names = {name for own in found.own.values() for name in own}
     if not names:  # no HCA is close to a GPU: whichever isn't known to be for something else
         names = {hca.name for hca in node.hcas} - set(found.not_rails)
-    return [_Carried(hca, _best(hca.ports)) for hca in node.hcas if hca.name in names]
+    products = tuple(sorted({gpu.name or "" for gpu in node.open_gpus}))
+    return [
+        _Carried(hca, _best(hca.ports), (products, hca.board_id or hca.driver))
+        for hca in node.hcas
+        if hca.name in names
+    ]
 
 
 def _best(ports: Sequence[Port] | None) -> Port | None:
@@ -166,13 +173,25 @@ def _half_read(node: Node) -> Iterator[Finding]:
         )
 
 
-def _commonest_rate(carried: list[_Carried]) -> int | None:
-    """The rate that more than half of the ports have. None: there is none, or fewer than two ports are up."""
-    rates = Counter(
-        item.port.rate_bytes_per_s for item in carried if item.port and item.port.up and item.port.rate_bytes_per_s
-    )
-    total = sum(rates.values())
-    return next((rate for rate, number in rates.items() if total > 1 and 2 * number > total), None)
+def _commonest_rates(carried: list[_Carried]) -> dict[tuple[Hashable, ...], int]:
+    """Kind -> the rate that more than half of its ports have, where two or more are up: partitions of other products may have another network."""
+    rates: dict[tuple[Hashable, ...], Counter[int]] = {}
+    for item in carried:
+        if item.port and item.port.up and item.port.rate_bytes_per_s:
+            rates.setdefault(item.kind, Counter())[item.port.rate_bytes_per_s] += 1
+    found = {}
+    for kind, numbers in rates.items():
+        rate, number = numbers.most_common(1)[0]
+        total = sum(numbers.values())
+        if total > 1 and 2 * number > total:
+            found[kind] = rate
+    return found
+
+
+def _expected_rate(carried: list[_Carried], common: dict[tuple[Hashable, ...], int]) -> int | None:
+    """What the ports of one node should have: the same for all of them, or None."""
+    told = {common.get(item.kind) for item in carried}
+    return told.pop() if len(told) == 1 else None
 
 
 def _gbit(rate_bytes_per_s: int | None) -> str:

@@ -59,10 +59,14 @@ def _needs(evidence: Evidence, node: Node) -> Iterator[_Need]:
 
 
 def _without_switches(evidence: Evidence, node: Node) -> bool:
-    """Whether the board has none: every active link leads straight to a GPU, or none is known to lead to a switch and boards of so few GPUs are wired directly."""
+    """Whether there are none for these GPUs: the driver knows no fabric, every active link leads straight to a GPU, or none is known to lead to a switch and
+    boards of so few GPUs are wired directly.
+    """
     ends = {link.peer_kind for gpu in node.open_gpus for link in gpu.links or () if link.active}
     if "switch" in ends:
         return False
+    if all(gpu.fabric is not None and gpu.fabric.state == "not supported" for gpu in node.open_gpus):
+        return True
     profiles = [profile for gpu in node.open_gpus if (profile := evidence.profile_of(gpu))]
     direct = {
         layout.gpus

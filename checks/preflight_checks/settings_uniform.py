@@ -67,8 +67,9 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             tolerance_ratio=tolerance,
         ),
     )
-    yield from compare_nodes(NAME, evidence, nodes, [*(of_nodes(fact) for fact in GPU_FACTS), *host_facts])
-    yield from compare_within(NAME, evidence, nodes, GPU_FACTS)
+    facts = [*(of_nodes(fact) for fact in GPU_FACTS), *host_facts]
+    yield from compare_nodes(NAME, evidence, nodes, facts, settings=True)
+    yield from compare_within(NAME, evidence, nodes, GPU_FACTS, settings=True)
     yield from _compare_settings([node for node in nodes if node.settings is not None])
 
 

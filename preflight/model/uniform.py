@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from preflight.model.classes import Classes, classify, join_near
 from preflight.model.evidence import Evidence
-from preflight.model.finding import Finding, Part, Verdict
+from preflight.model.finding import Finding, Part, PartKind, Verdict
 from preflight.model.gpu import Gpu
 from preflight.model.hostlist import fold, fold_numbers
 from preflight.model.inventory import Node
-from preflight.model.per_gpu import count, gpu_part, gpus_subject
+from preflight.model.per_gpu import count, gpu_part, gpus_subject, setting_part
 
 ALIKE = "the same on all nodes"
 NO_MAJORITY = f"{ALIKE}; no majority, so which nodes are wrong is not identifiable"
@@ -52,9 +52,12 @@ class Mixed(NamedTuple):
 
 
 def compare_nodes(
-    check: str, evidence: Evidence, nodes: Sequence[Node], facts: Iterable[NodeFact]
+    check: str, evidence: Evidence, nodes: Sequence[Node], facts: Iterable[NodeFact], *, settings: bool = False
 ) -> Iterator[Finding]:
-    """For each fact: one PASS, or one WARN that names the classes and who is in them; and one UNKNOWN for those that owe it. Nothing for a single node."""
+    """For each fact: one PASS, or one WARN that names the classes and who is in them; and one UNKNOWN for those that owe it. Nothing for a single node.
+
+    `settings`: the facts are somebody's choice, so that no hardware is suspected.
+    """
     if len(nodes) < 2:
         return
     for fact in facts:
@@ -64,7 +67,7 @@ def compare_nodes(
         values = _joined([fact.read(node) for node in asked], fact.tolerance_ratio)
         told = [(node.name, value) for node, value in zip(asked, values, strict=True) if value != UNSUPPORTED]
         classes = classify(told, lambda pair: pair[1], lambda pair: pair[0])
-        yield from _across(check, fact, classes)
+        yield from _across(check, fact, classes, settings=settings)
 
 
 def of_nodes(fact: GpuFact) -> NodeFact:
@@ -85,16 +88,18 @@ def value_of(gpu: Gpu, fact: GpuFact) -> Hashable | None:
 
 
 def compare_within(
-    check: str, evidence: Evidence, nodes: Sequence[Node], facts: Sequence[GpuFact]
+    check: str, evidence: Evidence, nodes: Sequence[Node], facts: Sequence[GpuFact], *, settings: bool = False
 ) -> Iterator[Finding]:
-    """One WARN for each fact in which the GPUs of one node differ; one PASS for all nodes in which they don't. Nothing where no node has two GPUs."""
+    """One WARN for each fact in which the GPUs of one node differ; one PASS for all nodes in which they don't. Nothing where no node has two GPUs. `settings` as above."""
     if evidence.settings.cpu_declared:
         return
     several = [node for node in nodes if len(node.open_gpus) > 1]
     alike = 0
     known: dict[str, None] = {}
     for node in several:
-        found = [finding for fact in facts if (finding := _within(check, node, fact, known)) is not None]
+        found = [
+            finding for fact in facts if (finding := _within(check, node, fact, known, settings=settings)) is not None
+        ]
         yield from found
         alike += not found
     if alike and known:
@@ -107,7 +112,7 @@ def compare_within(
         )
 
 
-def _within(check: str, node: Node, fact: GpuFact, known: dict[str, None]) -> Finding | None:
+def _within(check: str, node: Node, fact: GpuFact, known: dict[str, None], *, settings: bool) -> Finding | None:
     gpus = node.open_gpus
     values = _joined([value_of(gpu, fact) for gpu in gpus], fact.tolerance_ratio)
     if values.count(None) == len(values) or set(values) == {UNSUPPORTED}:
@@ -119,6 +124,9 @@ def _within(check: str, node: Node, fact: GpuFact, known: dict[str, None]) -> Fi
         return None
     odd = [gpu for gpu in gpus if str(gpu.index) in classes.unlike]
     usual = classes.majority
+    blames = None
+    if len(odd) == 1 and len(gpus) > 2:
+        blames = setting_part(node, fact.label) if settings else gpu_part(node, odd[0], "possible")
     return Finding(
         check=check,
         subject=gpus_subject(node, odd) if odd else node.name,
@@ -128,11 +136,11 @@ def _within(check: str, node: Node, fact: GpuFact, known: dict[str, None]) -> Fi
         if odd
         else "the GPUs of one node alike",
         remedy=f"make the {fact.label} of the node's GPUs alike, or give no group both kinds",
-        blames=gpu_part(node, odd[0], "possible") if len(odd) == 1 and len(gpus) > 2 else None,
+        blames=blames,
     )
 
 
-def _across(check: str, fact: NodeFact, classes: Classes) -> Iterator[Finding]:
+def _across(check: str, fact: NodeFact, classes: Classes, *, settings: bool) -> Iterator[Finding]:
     if fact.owed and classes.unknown:
         yield Finding(
             check=check,
@@ -152,6 +160,10 @@ def _across(check: str, fact: NodeFact, classes: Classes) -> Iterator[Finding]:
         yield Finding(check=check, subject=fact.label, verdict=Verdict.PASS, observed=observed, expected=ALIKE)
         return
     usual, odd = classes.majority, classes.unlike
+    blames = None
+    if len(odd) == 1:
+        kind: PartKind = "environment" if settings else "node"
+        blames = Part(kind=kind, name=f"{fact.label} of {odd[0]}" if settings else odd[0], confidence="possible")
     yield Finding(
         check=check,
         subject=fact.label,
@@ -161,7 +173,7 @@ def _across(check: str, fact: NodeFact, classes: Classes) -> Iterator[Finding]:
         if odd
         else NO_MAJORITY,
         remedy=f"ask for nodes of one kind (in Slurm: a partition or --constraint), or make the {fact.label} alike",
-        blames=Part(kind="node", name=odd[0], confidence="possible") if len(odd) == 1 else None,
+        blames=blames,
     )
 
 

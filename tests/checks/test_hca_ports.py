@@ -73,6 +73,15 @@ def test_a_slow_node_is_seen_by_the_others():
     assert {f.subject.split()[0] for f in findings if f.verdict is Verdict.FAIL} == {"n3"}
 
 
+def test_another_product_may_have_another_network():
+    """A mixed partition is no fault: nodes of another product are compared among themselves."""
+    a100 = node(*eight(200 * GBIT), name="n3")
+    a100 = replace(a100, gpus=tuple(replace(gpu, name="NVIDIA A100-SXM4-80GB") for gpu in a100.gpus))
+    findings = findings_of(hca_ports.CHECK, node(*eight()), node(*eight(), name="n2"), a100)
+    assert verdicts(findings) == [Verdict.PASS] * 3
+    assert findings[2].expected == "8 ports up at 200 Gbit/s"
+
+
 def test_two_speeds_without_a_majority_blame_nobody():
     hcas = [make_hca("mlx5_0"), make_hca("mlx5_1", port=make_port(rate_bytes_per_s=200 * GBIT))]
     finding = only(hca_ports.CHECK, node(*hcas, gpus=2))

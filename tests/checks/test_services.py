@@ -114,3 +114,11 @@ def test_a_board_of_four_without_switches_needs_no_manager(peer_kind):
     eight = structs.replace(four, gpus=tuple(make_gpu("node0", i, links=()) for i in range(8)))
     (dead,) = check.judge(Evidence(inventory=Inventory(nodes=(eight,)), profiles={H100.casefold(): known}))
     assert dead.verdict is Verdict.FAIL
+
+
+def test_a_gpu_that_the_driver_knows_no_fabric_for_needs_no_manager():
+    """One GPU of a board, passed through to a virtual machine."""
+    links = tuple(Link(index=i, active=False) for i in range(18))
+    lone = (make_gpu("node0", 0, links=links, fabric=Fabric(state="not supported")),)
+    machine = structs.replace(node(running=False, platform=Platform(virtual_machine="kvm")), gpus=lone)
+    assert findings(machine) == []

@@ -46,7 +46,7 @@ def test_a_node_with_another_power_limit_is_named_with_its_value():
     [finding] = not_passed(findings)
     assert (finding.verdict, finding.subject) == (Verdict.WARN, "power limit")
     assert finding.observed == "700 W on n[0-1,3]; 500 W on n2"
-    assert finding.blames.name == "n2"
+    assert (finding.blames.kind, finding.blames.name) == ("environment", "power limit of n2")
 
 
 def test_one_of_four_gpus_capped_at_half_its_power_is_named_by_uuid():
@@ -54,6 +54,7 @@ def test_one_of_four_gpus_capped_at_half_its_power_is_named_by_uuid():
     [finding] = not_passed(judged(node))
     assert finding.subject == "n0 GPU 5 (GPU-n0-5)"
     assert finding.observed == "power limit: 300 W on GPU 0-4,6-7; 150 W on GPU 5"
+    assert (finding.blames.kind, finding.blames.name) == ("environment", "power limit of n0")  # a setting, not the GPU
 
 
 def test_modes_are_said_as_on_and_off():
