@@ -168,6 +168,19 @@ def test_the_default_route_marks_management_where_the_gpu_has_another_or_the_res
     assert found.without == (0,)
 
 
+def test_the_default_route_marks_management_also_at_the_speed_of_the_rest_where_the_gpu_has_another():
+    nics = (Nic(name="eth0", pci_bus_id="0000:01:00.0", default_route=True),)
+    hcas = (hca("m", rate=50_000_000_000, interface="eth0"), hca("r", rate=50_000_000_000))
+    found = rails(machine("PIX PIX", names=["m", "r"], hcas=hcas, nics=nics))
+    assert (found.own, found.not_rails) == ({0: ("r",)}, {"m": "carries the default route"})
+
+
+def test_where_nothing_is_near_the_distance_is_the_reason():
+    hcas = (hca("pf", is_virtual_function=False), hca("vf", is_virtual_function=True))
+    found = rails(machine("SYS SYS", names=["pf", "vf"], hcas=hcas))
+    assert found.not_rails == {"pf": "SYS to every GPU", "vf": "SYS to every GPU"}
+
+
 def test_a_rail_that_also_carries_the_default_route_stays_a_rail():
     nics = (Nic(name="eth0", pci_bus_id="0000:01:00.0", default_route=True),)
     alike = (hca("a", rate=50_000_000_000, pci_bus_id="0000:01:00.0"), hca("b", rate=50_000_000_000))

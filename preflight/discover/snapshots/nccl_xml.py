@@ -186,7 +186,7 @@ def _relation(one: _Found, other: _Found) -> Ancestor | None:
     """How close two devices are; None: they share no switch, and their CPUs' NUMA nodes are unknown."""
     if not one.pcis or not other.pcis:
         return None
-    relation = pci_relation(one.upstream, other.upstream, switch_bridges=1) if one.cpu is other.cpu else None
+    relation = pci_relation(one.upstream, other.upstream, switch_bridges=1)
     if relation in ("PIX", "PXB"):
         return relation
     if one.numa_node is None or other.numa_node is None:

@@ -161,12 +161,13 @@ def test_an_unknown_numa_node_leaves_far_pairs_unknown_and_near_ones_known():
 
 def test_of_a_rack_the_host_that_wrote_the_file_is_read():
     node = read(
-        cpu(0, gpu("11", 0, rank=4), host="0xa"), cpu(0, gpu("11", 0, rank=0), gpu("12", 1, rank=1), host="0xb")
+        cpu(0, gpu("11", 0, rank=4), nic("12", "mlx5_0"), host="0xa"),
+        cpu(0, gpu("11", 0, rank=0), gpu("12", 1, rank=1), nic("13", "mlx5_3"), host="0xb"),
     )
     assert [g.index for g in node.gpus] == [0, 1]
-    assert [problem.text for problem in node.problems] == [
-        "the file holds 2 hosts; the one with the lowest rank is read"
-    ]
+    assert [hca.name for hca in node.hcas] == ["mlx5_3"]
+    text = "the file holds 2 hosts; the one with the lowest rank is read"
+    assert [problem.text for problem in node.problems] == [text]
 
 
 def test_gpus_without_numbers_of_their_own_are_counted_and_that_is_told():

@@ -38,7 +38,11 @@ def texts(node):
         lambda text: "".join(f"> > {line}\n" for line in text.splitlines()),
         lambda text: "".join(f"n1: 2024-05-01 12:00:00 {line}\n" for line in text.splitlines()),
         lambda text: "".join(f"{line} | |\n" for line in text.splitlines()),
+        lambda text: "".join(f"`{line}`\n" for line in text.splitlines()),
         lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.replace("\nGPU1", "\nGPU0\nGPU1"),
+        lambda text: text.replace("\nGPU1", "\nSYS SYS\nGPU1"),
+        lambda text: text + "\nLegend:\n  X    = Self\n  SYS  = far\n\nWhen it hangs:\nGPU1 OK\n",
         lambda text: "\x1b[4m" + text.replace("\n", "\x1b[0m\n", 1),
         lambda text: "[4m" + text.replace("\n", "[0m\n", 1),
         lambda text: "^[[4m" + text.replace("\n", "^[[0m\n", 1),
@@ -240,12 +244,26 @@ def test_a_second_row_is_passed_over_and_told():
         ("\t1\t\tN/A", None, 1, None),
         ("0\t0-1\t\tN/A", "0", None, None),  # a cgroup over two NUMA nodes: not one of them
         ("0-7\t0", None, None, None),  # which column is missing can't be told
+        ("1\t\t10", None, None, None),
         ("", None, None, None),
     ],
 )
 def test_the_columns_behind_the_devices(behind, cpus, numa, own):
     gpu = read(f"\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t{behind}\n").gpus[0]
     assert (gpu.cpus, gpu.numa_node, gpu.own_numa_node) == (cpus, numa, own)
+
+
+def test_two_columns_with_two_values_are_those():
+    gpu = read("\tGPU0\tCPU Affinity\tNUMA Affinity\nGPU0\t X \t1\tN/A\n").gpus[0]
+    assert (gpu.cpus, gpu.numa_node) == ("1", None)
+
+
+def test_a_command_counts_for_one_table():
+    node = read(
+        p2p_text((("X", "OK"), ("OK", "X")), "r").split("\n\nLegend")[0] + "\nGPU0 GPU1\nGPU0 X NS\nGPU1 NS X\n"
+    )
+    assert [gpu.peers[0].p2p for gpu in node.gpus] == [{"read": "ok"}, {"read": "ok"}]
+    assert node.problems[0].field == "p2p"
 
 
 def test_the_words_of_old_releases_and_of_errors():
