@@ -6,7 +6,7 @@ supported" leaves the fact None; every other error is kept as a problem of that 
 """
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from preflight.discover.nvml_device import Device, Facts, describe, text_or_none
 from preflight.discover.nvml_gpu import read_gpu
@@ -17,15 +17,6 @@ if TYPE_CHECKING:
 
 MAX_GPUS = 256  # four times what a node can hold today; more is a library that lies
 LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED, VERSIONS_DIFFER = 12, 9, 18  # nvml.h, nvmlReturn_t
-
-
-def __getattr__(name: str) -> Any:
-    """NvmlReading, for those who import it from here; the child does without the nouns, whose import takes longer than the reading."""
-    if name == "NvmlReading":
-        from preflight.discover.nvml_reading import NvmlReading
-
-        return NvmlReading
-    raise AttributeError(name)
 
 
 def read_gpus() -> "NvmlReading":

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from preflight.discover.assemble import explain_gpus
 from preflight.discover.node import discover_node
 from preflight.discover.nvlink import nvlink_domains
-from preflight.discover.nvml import NvmlReading
+from preflight.discover.nvml_reading import NvmlReading
 from preflight.discover.topology import build_topology
 from preflight.model import Gpu, GpuPeer, GpuProcess, Inventory, Link, Node, from_json, to_json
 from tests.builders import make_inventory, make_node

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from preflight.discover.nvlink import nvlink_domains
-from preflight.discover.nvml import NvmlReading, read_gpus
+from preflight.discover.nvml import read_gpus
+from preflight.discover.nvml_reading import NvmlReading
 from preflight.model import Link, from_json, to_json
 from tests.fakes import (
     FakeGpu,

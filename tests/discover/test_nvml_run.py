@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from preflight.discover.nvml import NvmlReading
+from preflight.discover.nvml_reading import NvmlReading
 from preflight.discover.nvml_run import NvmlRun, end_group
 from preflight.model import Gpu, to_json
 

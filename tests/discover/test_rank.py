@@ -3,7 +3,7 @@
 import pytest
 
 from preflight.discover import rank as module
-from preflight.discover.nvml import NvmlReading
+from preflight.discover.nvml_reading import NvmlReading
 from preflight.discover.rank import place_of, this_rank, with_gpu
 from preflight.errors import ConfigError
 from preflight.model import RankFacts
