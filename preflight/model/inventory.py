@@ -77,8 +77,9 @@ class Node(Noun, frozen=True, kw_only=True):
 
     @property
     def open_gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs that could be opened; what became of the others is the business of one check, `gpus_answer`."""
-        return tuple(gpu for gpu in self.gpus or () if gpu.uuid is not None or gpu.name is not None)
+        """The GPUs that could be opened (a source that doesn't tell counts them as such); what became of the others is the business of one check, `gpus_answer`."""
+        known = self.gpus or ()
+        return tuple(gpu for gpu in known if gpu.uuid is not None or gpu.name is not None or not self.tells_health)
 
     def setting(self, name: str) -> Setting | None:
         """The effective setting of that name, None if it is not set (or settings are unknown)."""
