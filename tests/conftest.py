@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = Path(__file__).with_name("debian-packages.txt")  # .ci/run installs these
+HERE = Path(__file__).parent
+PACKAGES = HERE / "debian-packages.txt"  # .ci/run installs these
 OMITTED = pytest.StashKey[dict[str, list[str]]]()
 
 
@@ -48,6 +49,28 @@ def pytest_collection_modifyitems(config, items):
     left = [item for item in items if not any(item.get_closest_marker(m) and m not in asked for m in ("soak", "bench"))]
     config.hook.pytest_deselected(items=[item for item in items if item not in left])
     items[:] = left
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group(group_of(item.path.relative_to(HERE).as_posix())))
+
+
+def group_of(path):
+    """Which tests run one after another where several run at once: those of a file, which share what they set up; and all that wait for deadlines of real
+    processes, which would take each other's time.
+    """
+    return "deadlines" if path.startswith(("fleet/", "test_in_job", "test_end_to_end")) else path
+
+
+def pytest_sessionfinish(session):
+    """A worker of several hands over what it left out."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["omitted"] = session.config.stash[OMITTED]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    for how, tests in getattr(node, "workeroutput", {}).get("omitted", {}).items():
+        node.config.stash[OMITTED].setdefault(how, []).extend(tests)
 
 
 def pytest_runtest_setup(item):

@@ -32,7 +32,7 @@ def run_pytest(folder: Path, *options: str, tests: str = NEEDY) -> subprocess.Co
     for name in ("conftest.py", "debian-packages.txt"):
         shutil.copy(HERE / name, folder)
     (folder / "test_needy.py").write_text(tests)
-    markers = "".join(f"    {mark}\n" for mark in ("fabric", "cc", "root", "debian", "gpu", "soak", "bench"))
+    markers = "".join(f"    {mark}\n" for mark in ("fabric", "cc", "root", "debian", "gpu", "soak", "bench", "xdist_group"))
     (folder / "pytest.ini").write_text(
         f"[pytest]\naddopts = -p no:cacheprovider --strict-markers\nmarkers =\n{markers}"
     )
@@ -55,6 +55,12 @@ def test_what_was_left_out_is_listed_at_the_end_with_how_to_get_it(tmp_path, no_
     assert "1 test needs a C compiler: apt-get install gcc libc6-dev" in end
     assert "1 test needs Debian package gcc: apt-get install gcc" in end
     assert "1 test needs an NVIDIA GPU" in end
+
+
+def test_several_processes_list_what_each_of_them_left_out(tmp_path, no_gpu):
+    done = run_pytest(tmp_path, "-n", "2", "--dist", "loadgroup")
+    assert "1 passed, 3 skipped" in done.stdout
+    assert "1 test needs a C compiler" in done.stdout.partition("left out on this machine")[2]
 
 
 def test_under_no_omissions_each_one_is_an_error_but_for_the_gpu(tmp_path, no_gpu):
