@@ -7,6 +7,7 @@ import pytest
 
 from preflight.cli.main import run_command_line
 from preflight.registry import load_checks
+from preflight_checks import CHECKS
 
 
 def test_list_shows_name_claim_and_distribution_of_every_check(capsys):
@@ -43,3 +44,14 @@ def test_nothing_heavy_is_imported():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert "gpu_count" in run.stdout
     assert run.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_every_check_of_ours_explains_claim_reason_source_and_remedy(check, capsys):
+    for text in (check.claim, check.why, check.source, check.remedy):
+        assert len(text) > 20
+    assert check.claim.endswith(".")
+    assert run_command_line(["checks", "explain", check.name]) == 0
+    out = capsys.readouterr().out
+    assert all(f"\n  {label}" in out for label in ("claim", "why", "source", "remedy", "uses", "need", "limits"))
+    assert set(check.limits) <= set(out.split())
