@@ -93,18 +93,24 @@ def _not_completed(node: Node, gpu: Gpu, fabric: Fabric, kind: str | None) -> Fa
         return Fault(
             Verdict.SKIP, "no fabric to register in (a board without NVSwitch, or a virtual machine without it)"
         )
-    stopped = [
-        each.name
-        for each in node.services or ()
-        if each.running is False and each.name in ("nv-fabricmanager", "nvlsm")
-    ]
+    stopped = _stopped(node)
     if stopped and kind == "node":
-        observed = f"state {fabric.state}, and {' and '.join(stopped)} doesn't run"
+        observed = f"state {fabric.state}, and {' and '.join(stopped)} {'do' if len(stopped) > 1 else 'does'}n't run"
         part = Part(kind="environment", name=f"{' and '.join(stopped)} of {node.name}")
         remedy = f"start {' and '.join(stopped)} on {node.name}; no CUDA program can start before"
         return Fault(Verdict.FAIL, observed, _expected(kind), remedy, part=part)
     observed = f"registration {fabric.state}: it may end by itself, wait for a partition to be activated, or lack a running fabric manager"
     return Fault(Verdict.UNKNOWN, observed, _expected(kind), blames=False)
+
+
+def _stopped(node: Node) -> list[str]:
+    """The daemons that the board needs and that don't run: seen from a system that would run them itself. NVLink 5 needs two."""
+    platform = node.platform
+    if platform is not None and {platform.virtual_machine, platform.container} - {None, "none"}:
+        return []
+    is_fifth = any(link.version == "5.0" for gpu in node.open_gpus for link in gpu.links or ())
+    needed = ("nv-fabricmanager", "nvlsm") if is_fifth else ("nv-fabricmanager",)
+    return [each.name for each in node.services or () if each.running is False and each.name in needed]
 
 
 def _health(fabric: Fabric) -> Fault | None:

@@ -86,12 +86,30 @@ def _judge_product(evidence: Evidence, node: Node, gpus: Sequence[Gpu], peers: "
     wanted = _from_layouts(layouts, known) if layouts else peers.wanted(gpus[0].name)
     if wanted is None:
         yield _alone(node, known, f"no profile exists for {product_names(gpus)}, and too few alike are here to compare")
-    elif _nobody_to_talk_to(node, known):
-        yield _finding(
-            node, known, Verdict.SKIP, "no link active, and no other GPU on this machine that they could lead to"
-        )
     else:
-        yield from _judge_set(_Set(evidence, node, known, wanted))
+        unfit = _without_links(node, known, wanted)
+        yield from [unfit] if unfit else _judge_set(_Set(evidence, node, known, wanted))
+
+
+def _without_links(node: Node, gpus: Sequence[Gpu], wanted: _Wanted) -> Finding | None:
+    """What is to be said where no GPU has a link, and for a reason that no GPU is to blame for."""
+    if any(_active(gpu) or _unknown(gpu) for gpu in gpus):
+        return None
+    if len(node.gpus or ()) == 1 and len(node.gpus_on_bus or ()) < 2:
+        return _finding(
+            node, gpus, Verdict.SKIP, "no link active, and no other GPU on this machine that they could lead to"
+        )
+    states = {gpu.fabric.state if gpu.fabric else None for gpu in gpus}
+    if states <= {"in progress", "not started"}:  # `fabric_state` judges that
+        waiting = " or ".join(sorted(map(str, states)))
+        observed = f"no link active on any of {count(gpus)} yet: fabric registration is {waiting}"
+        return _finding(node, gpus, Verdict.UNKNOWN, observed, expected=_expected(wanted))
+    virtual = node.platform is not None and node.platform.virtual_machine not in (None, "none")
+    if virtual and not wanted.bare and len(gpus) == len(node.open_gpus):
+        observed = f"no link active on any of {count(gpus)}: this virtual machine was given them without the switches, or without a partition that joins them"
+        remedy = "ask who runs the hypervisor: NVSwitches and fabric manager are there; place no group on these GPUs that relies on NVLink"
+        return _finding(node, gpus, Verdict.WARN, observed, expected=_expected(wanted), remedy=remedy)
+    return None
 
 
 def _wired(layouts: tuple[NvlinkLayout, ...] | None) -> bool:
@@ -153,10 +171,6 @@ def _alone(node: Node, gpus: Sequence[Gpu], why: str) -> Finding:
         return _finding(node, gpus, Verdict.PASS, f"{count(gpus)}: every link that the driver lists is active; {why}")
     observed = f"{'; '.join(dict.fromkeys(_state_text(gpu, len(gpu.links or ())) for gpu in gpus))}; {why}"
     return _finding(node, gpus, Verdict.UNKNOWN, observed, remedy="add a profile for this product")
-
-
-def _nobody_to_talk_to(node: Node, gpus: Sequence[Gpu]) -> bool:
-    return len(node.gpus or ()) == 1 and len(node.gpus_on_bus or ()) < 2 and not any(map(_active, gpus))
 
 
 def _judge_set(each: _Set) -> Iterator[Finding]:

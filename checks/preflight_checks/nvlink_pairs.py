@@ -32,6 +32,8 @@ NAME = "nvlink_pairs"
 
 ASK_TOPO = "save the output of `nvidia-smi topo -m` (without -p), or run `preflight node` on the node"
 
+ASK_HYPERVISOR = "ask who runs the hypervisor: NVSwitches and fabric manager are there; place no group on these GPUs that relies on NVLink"
+
 
 Kind = tuple[str | None, int]  # product, number of GPUs
 
@@ -84,6 +86,9 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             yield _finding(each, Verdict.PASS, "one GPU: there is no pair for NVLink to join")
         elif unclear:
             yield _finding(each, Verdict.UNKNOWN, unclear, remedy=ASK_TOPO)
+        elif _given_without_switches(each, layouts):
+            observed = f"no NVLink between any two of {count(each.gpus)}: this virtual machine was given them without the switches, or without a partition that joins them"
+            yield _finding(each, Verdict.WARN, observed, remedy=ASK_HYPERVISOR)
         elif layouts is None:
             yield from _without_profile(evidence, each, guesses[each.kind])
         else:
@@ -115,6 +120,14 @@ def _unclear(each: _Set, layouts: tuple[NvlinkLayout, ...] | None) -> str | None
     if not each.node.tells_health and wired:
         return f"no NVLink between any two GPUs: on {each.product} this is either a view that hides it or a dead fabric"
     return None
+
+
+def _given_without_switches(each: _Set, layouts: tuple[NvlinkLayout, ...] | None) -> bool:
+    """All GPUs of a virtual machine, of a product that boards join, without any NVLink: that is how it was made."""
+    platform = each.node.platform
+    virtual = platform is not None and platform.virtual_machine not in (None, "none")
+    wired = any(layout.kind in WIRED for layout in layouts or ())
+    return virtual and wired and not each.joined and len(each.gpus) == len(each.node.open_gpus)
 
 
 def _with_layouts(evidence: Evidence, each: _Set, layouts: tuple[NvlinkLayout, ...]) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from preflight.model import Fabric, Finding, Node, Problem, Service, Settings, Topology, Verdict
+from preflight.model import Fabric, Finding, Link, Node, Platform, Problem, Service, Settings, Topology, Verdict
 from preflight_checks.fabric_state import judge
 from tests.builders import make_plan, uuids_of
 from tests.checks.nvlink_nodes import H100, changed, evidence, node_with
@@ -87,6 +87,24 @@ def test_registration_that_cannot_end_because_the_fabric_manager_does_not_run_fa
     assert finding.verdict is Verdict.FAIL
     assert finding.blames is not None
     assert (finding.blames.kind, finding.blames.name) == ("environment", "nv-fabricmanager of node0")
+
+
+def test_a_subnet_manager_that_does_not_run_is_missed_with_nvlink_5_only():
+    services = (Service(name="nv-fabricmanager", running=True), Service(name="nvlsm", running=False))
+    waiting = [Fabric(state="in progress")] * 8
+    assert [f.verdict for f in judged(node_of(*waiting, services=services))] == [Verdict.UNKNOWN]
+    fifth = node_of(*waiting, services=services)
+    gpus = tuple(changed(gpu, links=(Link(index=0, active=False, version="5.0"),)) for gpu in fifth.gpus)
+    (finding,) = judged(changed(fifth, gpus=gpus))
+    assert finding.verdict is Verdict.FAIL
+    assert finding.observed == "state in progress, and nvlsm doesn't run"
+
+
+def test_a_manager_that_the_hypervisor_or_the_host_may_run_is_not_missed():
+    services = (Service(name="nv-fabricmanager", running=False),)
+    for platform in (Platform(virtual_machine="kvm"), Platform(container="docker")):
+        node = node_of(*[Fabric(state="in progress")] * 8, services=services, platform=platform)
+        assert [f.verdict for f in judged(node)] == [Verdict.UNKNOWN]
 
 
 @pytest.mark.parametrize("fabric", [Fabric(state="in progress"), Fabric(state="not supported"), None])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from preflight.model import Finding, Node, Problem, Settings, Verdict
+from preflight.model import Fabric, Finding, Node, Platform, Problem, Settings, Verdict
 from preflight_checks.nvlink_links import judge
 from tests.builders import make_plan, uuids_of
 from tests.checks.nvlink_nodes import H100, V100, changed, evidence, links, node_with
@@ -163,6 +163,25 @@ def test_the_state_of_a_link_that_is_unknown_is_neither_fault_nor_pass():
 def test_a_virtual_machine_with_one_gpu_has_nobody_to_talk_to():
     assert [f.verdict for f in judged(node_with(links(18, inactive=range(18))))] == [Verdict.SKIP]
     assert [f.verdict for f in judged(node_with(links(18, inactive=(3,))))] == [Verdict.FAIL]
+
+
+def test_links_that_wait_for_the_registration_are_unknown():
+    """NVIDIA/gpu-driver-container issue 909."""
+    node = node_with(*[links(18, inactive=range(18))] * 8)
+    gpus = tuple(changed(gpu, fabric=Fabric(state="in progress")) for gpu in node.gpus)
+    (finding,) = judged(changed(node, gpus=gpus))
+    assert (finding.verdict, finding.blames) == (Verdict.UNKNOWN, None)
+    assert "fabric registration is in progress" in finding.observed
+
+
+def test_a_virtual_machine_that_was_given_gpus_without_switches_blames_none_of_them():
+    """NVIDIA/nccl-tests issue 260."""
+    node = node_with(*[links(18, inactive=range(18))] * 2, platform=Platform(virtual_machine="kvm"))
+    (finding,) = judged(node)
+    assert (finding.verdict, finding.blames) == (Verdict.WARN, None)
+    assert "hypervisor" in finding.remedy
+    metal = changed(node, platform=Platform(virtual_machine="none"))
+    assert {f.verdict for f in judged(metal)} == {Verdict.FAIL}
 
 
 def test_with_a_plan_only_groups_that_use_the_gpu_suffer():

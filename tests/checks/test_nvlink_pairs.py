@@ -2,7 +2,7 @@
 
 import pytest
 
-from preflight.model import Fabric, Finding, GpuPeer, Node, Problem, Settings, Verdict
+from preflight.model import Fabric, Finding, GpuPeer, Node, Platform, Problem, Settings, Verdict
 from preflight_checks.nvlink_pairs import judge
 from tests.builders import make_plan, uuids_of
 from tests.checks.nvlink_nodes import H100, changed, evidence, links, node_with
@@ -93,6 +93,15 @@ def test_a_dead_fabric_blames_the_node_and_no_gpu():
     assert finding.observed == "0 of 18 NVLinks on every pair (28)"
     assert finding.blames is not None
     assert finding.blames.kind == "node"
+
+
+def test_a_virtual_machine_that_was_given_gpus_without_switches_is_no_fault_of_its_own():
+    """NVIDIA/nccl-tests issue 260."""
+    given = node_with(links(0), links(0), pairs=numbers(every(2, "SYS")))
+    (finding,) = judge(evidence(changed(given, platform=Platform(virtual_machine="kvm"))))
+    assert (finding.verdict, finding.blames) == (Verdict.WARN, None)
+    assert "hypervisor" in finding.remedy
+    assert {f.verdict for f in judge(evidence(given))} == {Verdict.FAIL}
 
 
 def test_more_links_than_the_profile_knows_are_no_fault_of_the_machine():

@@ -1,0 +1,89 @@
+"""Healthy machines of every kind, discovered as live ones are, under all checks of `preflight node`: nothing is blamed, as root and as an ordinary user.
+
+What each may warn of is listed here; anything else that is said of a healthy machine is a false alarm.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from preflight.model import Inventory, Verdict
+from tests.incidents.boxes import BOXES, changed, healthy, with_gpus
+from tests.incidents.live import discovered, judged
+
+MIG_WARNS = {"mig_mode", "settings_uniform"}  # a slice-wise GPU beside whole ones: someone should look before a job
+WARNINGS = {
+    "H100 with one in MIG mode": MIG_WARNS,
+    # the bits have to stay on there, and peer traffic is redirected all the same
+    "virtual machine with eight H100": {"pcie_acs"},
+    # two products on one node: no fault, and a group that mixes them is slow
+    "two T4 and two L40S": {"node_uniform", "settings_uniform"},
+}
+# the host's log can't be read in a container
+UNKNOWN = {"container with two of eight H100": {"xid", "nvswitch_errors"}}
+# the kernel log and the PCI configuration space are root's
+USERS_UNKNOWN = {"xid", "nvswitch_errors", "pcie_acs", "hca_read_request"}
+
+
+@pytest.mark.parametrize("name", list(BOXES))
+def test_a_healthy_machine_gets_no_finding_but_the_warnings_it_deserves(name):
+    found = judged(healthy(name))
+    assert found.answer == "go", found.text(Verdict.FAIL, Verdict.UNKNOWN)
+    assert found.text(Verdict.FAIL) == []
+    assert {finding.check for finding in found.with_verdict(Verdict.UNKNOWN)} == UNKNOWN.get(name, set())
+    assert {finding.check for finding in found.with_verdict(Verdict.WARN)} == WARNINGS.get(name, set())
+    assert {kind for kind, _ in found.suspected} <= {"environment"}  # settings; never a part
+
+
+@pytest.mark.parametrize("name", list(BOXES))
+def test_what_an_ordinary_user_may_not_read_is_unknown_and_stops_no_job(name, tmp_path, monkeypatch):
+    found = judged(discovered(replace(BOXES[name](), user=True), tmp_path, monkeypatch))
+    assert found.answer == "go", found.text(Verdict.FAIL, Verdict.UNKNOWN)
+    assert found.text(Verdict.FAIL) == []
+    unknown = found.with_verdict(Verdict.UNKNOWN)
+    assert {finding.check for finding in unknown} <= USERS_UNKNOWN
+    assert "xid" in {finding.check for finding in unknown}  # nothing passes for what was not read
+    assert all(finding.need == "advisory" and finding.remedy and finding.blames is None for finding in unknown)
+
+
+@pytest.mark.parametrize("name", list(BOXES))
+def test_a_healthy_machine_compared_with_itself_a_minute_later_has_no_growth(name):
+    node = healthy(name)
+    later = changed(node, taken_at_s=(node.taken_at_s or 0.0) + 60.0)
+    found = judged(later, before=Inventory(nodes=(node,)))
+    assert found.answer == "go"
+    assert {finding.verdict for finding in found.of("counter_growth")} <= {Verdict.PASS, Verdict.SKIP}
+
+
+def renamed(node, name):
+    """The same machine once more, under another name and with other GPUs."""
+    own = {index: {"uuid": f"GPU-{name}-{index}"} for index in range(len(node.gpus))}
+    return with_gpus(changed(node, name=name, hostname=name, boot_id=f"boot of {name}"), own)
+
+
+@pytest.mark.parametrize("name", list(BOXES))
+def test_a_fleet_of_equal_machines_is_alike_in_everything(name):
+    alone = judged(healthy(name))
+    fleet = judged(*(renamed(healthy(name), f"node{i}") for i in range(4)))
+    assert fleet.answer == "go", fleet.text(Verdict.FAIL, Verdict.UNKNOWN)
+    for verdict in (Verdict.FAIL, Verdict.UNKNOWN, Verdict.WARN):
+        assert {one.check for one in fleet.with_verdict(verdict)} == {one.check for one in alone.with_verdict(verdict)}
+
+
+def test_machines_of_all_kinds_side_by_side_blame_nobody():
+    """A mixed partition is no fault: what differs is told by class, and nothing that holds for one product is asked of another."""
+    names = [name for name in BOXES if "virtual" not in name]
+    found = judged(*(renamed(healthy(name), f"node{index}") for index, name in enumerate(names)))
+    assert found.text(Verdict.FAIL) == []
+    assert found.answer == "go", found.text(Verdict.UNKNOWN)
+    assert {one.blames.confidence for one in found.findings if one.blames and one.blames.kind != "environment"} <= {
+        "possible"
+    }
+
+
+def test_a_fleet_of_boards_with_and_without_switches_is_told_by_product():
+    """What most nodes of a run have is no measure for those of another product."""
+    fleet = [renamed(healthy("HGX A100"), f"node{i}") for i in range(3)]
+    found = judged(*fleet, renamed(healthy("board of four A100"), "node9"))
+    assert found.text(Verdict.FAIL) == []
+    assert found.answer == "go"
