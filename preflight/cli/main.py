@@ -36,6 +36,7 @@ class LazyGroup(click.Group):
             return None
         command = importlib.import_module(COMMANDS[cmd_name][0]).command
         assert isinstance(command, click.Command)
+        _name_variables(cmd_name, command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -43,6 +44,14 @@ class LazyGroup(click.Group):
         del ctx
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+def _name_variables(name: str, command: click.Command) -> None:
+    """Each option's environment variable is called as the option is: PREFLIGHT_NODE_FROM for `node --from`, whatever the argument's name in Python."""
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.envvar is None:
+            flag = max(parameter.opts, key=len).lstrip("-")
+            parameter.envvar = f"PREFLIGHT_{name}_{flag}".replace("-", "_").upper()
 
 
 @click.group(cls=LazyGroup, context_settings={"auto_envvar_prefix": "PREFLIGHT", "help_option_names": ["-h", "--help"]})

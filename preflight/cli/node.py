@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from preflight.cli.exit import ExitStyle, exit_code
-from preflight.cli.node_input import gather, load_nodes, source_options
+from preflight.cli.node_input import CommandLine, gather, load_nodes, source_options
 from preflight.cli.output import Format, exit_style_option, format_option
 from preflight.model import Check, Evidence, Node, Report
 
@@ -34,22 +34,40 @@ NODE_FACTS = {"inventory", "health"}  # what is there without a plan and without
     "plugins",
     metavar="COMMAND",
     multiple=True,
+    type=CommandLine(),
     help="A Nagios plug-in to run (whole path, no shell); ended after --timeout. Repeatable.",
 )
 @click.option(
     "--profiles", metavar="DIR", multiple=True, help="Profiles of the site [default: /etc/preflight/profiles]."
 )
 @click.option("--rules", metavar="FILE", help="A TOML file whose [rules] change checks.")
-@click.option("--metrics", metavar="FILE", help="Also write Prometheus metrics to FILE (ending in .prom).")
+@click.option(
+    "--metrics",
+    metavar="FILE",
+    help="Also write Prometheus metrics to FILE (for node_exporter its name must end in .prom).",
+)
+@click.argument("more_files", metavar="[FILE]...", nargs=-1)
 @format_option
 @exit_style_option
-def command(format_: Format, exit_style: ExitStyle, metrics: str | None, timeout_s: float, **given: Any) -> int:
+def command(
+    format_: Format,
+    exit_style: ExitStyle,
+    metrics: str | None,
+    timeout_s: float,
+    more_files: tuple[str, ...],
+    **given: Any,
+) -> int:
     """Show and judge what is in this node: GPUs, NVLinks, HCAs, limits, settings. Measures nothing.
+
+    With --from: the nodes of those files, compared with each other. More FILEs may follow the last option (--from *.json).
 
     Exit codes: 0 go, 10 no-go, 3 undecided.
     """
     began_s, began = time.time(), time.perf_counter()
     source = {name: given.pop(name) for name in ("from_files", "product", "save", "root")}
+    if more_files and not source["from_files"]:
+        raise click.UsageError(f"{more_files[0]}: a file to look at instead of this node comes after --from")
+    source["from_files"] += more_files
     nodes = load_nodes(**source, timeout_s=timeout_s, profiles=given["profiles"], meanwhile=_load_stages)
     evidence = gather(nodes, **given, timeout_s=timeout_s)
     report = judge_nodes(evidence, began_s=began_s, began=began)

@@ -15,6 +15,13 @@ MAX_TIMEOUT_S = 3600.0
 F = TypeVar("F", bound=Callable[..., object])
 
 
+class CommandLine(click.ParamType):
+    """A command with its arguments. In the environment, several stand one on a line: their arguments are set apart by spaces."""
+
+    name = "command"
+    envvar_list_splitter = "\n"
+
+
 def _timeout(context: click.Context, parameter: click.Parameter, value: str) -> float:
     try:
         timeout_s = parse_seconds(value)

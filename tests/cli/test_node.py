@@ -195,3 +195,40 @@ def test_a_plugin_is_run_and_its_verdict_is_a_finding(tmp_path, capsys):
     code = run_command_line(["node", *write(tmp_path, make_node("n0")), "--plugin", f"{script} '/scratch space'"])
     assert code == 10
     assert "/scratch space is full" in capsys.readouterr().out
+
+
+def test_files_may_follow_from_as_a_shell_writes_them(tmp_path, capsys):
+    files = [tmp_path / f"n{i}.json" for i in range(3)]
+    for file in files:
+        file.write_bytes(to_json(make_node(name=file.stem)))
+    assert run_command_line(["node", "--from", *map(str, files)]) in (0, 3)
+    shown = capsys.readouterr().out
+    assert [name for name in ("n0", "n1", "n2") if name in shown] == ["n0", "n1", "n2"]
+    assert run_command_line(["node", str(files[0])]) == 64
+    assert "comes after --from" in capsys.readouterr().err
+
+
+def test_every_option_is_an_environment_variable_of_its_own_name(tmp_path, capsys, monkeypatch):
+    files = [tmp_path / f"n{i}.json" for i in range(2)]
+    for file in files:
+        file.write_bytes(to_json(make_node(name=file.stem)))
+    monkeypatch.setenv("PREFLIGHT_NODE_FROM", " ".join(map(str, files)))
+    monkeypatch.setenv("PREFLIGHT_TOPOLOGY_FROM", str(files[0]))
+    assert run_command_line(["node"]) in (0, 3)
+    shown = capsys.readouterr().out
+    assert "n0" in shown
+    assert "n1" in shown
+    assert run_command_line(["topology"]) == 0
+    assert "node n0" in capsys.readouterr().out
+    monkeypatch.setenv("PREFLIGHT_NODE_TIMEOUT", "soon")
+    assert run_command_line(["node"]) == 64
+    assert "'soon'" in capsys.readouterr().err
+
+
+def test_plug_ins_in_the_environment_stand_one_on_a_line(tmp_path, capsys, monkeypatch):
+    file = tmp_path / "n0.json"
+    file.write_bytes(to_json(make_node(name="n0")))
+    monkeypatch.setenv("PREFLIGHT_NODE_PLUGIN", "/bin/echo DISK OK - 3 % used\n/bin/echo LOAD OK - calm")
+    run_command_line(["node", "--from", str(file), "--format", "json"])
+    said = from_json(capsys.readouterr().out, Report).evidence.inventory.nodes[0].verdicts
+    assert ["OK - 3 % used" in one.text or "calm" in one.text for one in said] == [True, True]
