@@ -264,6 +264,11 @@ def judged(*nodes: Node, **facts: Any) -> Judged:
     return Judged(answer, findings)
 
 
+def kinds(parts: set[tuple[str, str]]) -> set[str]:
+    """The kinds among those blamed or suspected."""
+    return {kind for kind, _ in parts}
+
+
 def judge_file(path: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Judged]:
     """What `preflight node --from` makes of a file: exit code and report."""
     capsys.readouterr()
