@@ -37,8 +37,13 @@ def judge(
 
 
 def judge_again(report: Report, checks: Sequence[Check]) -> Report:
-    """The same run, judged by these checks. The findings of a check that isn't among them stay as they were saved."""
-    findings, runs = run_checks(checks, report.evidence)
+    """The same run, judged by these checks. The findings of a check that isn't among them stay as they were saved.
+
+    A check that the saved command didn't run and couldn't, for want of facts, is no news and left out.
+    """
+    said = {finding.check for finding in report.findings}
+    able = [check for check in checks if check.name in said or not _missing(check, report.evidence)]
+    findings, runs = run_checks(able, report.evidence)
     absent = absent_checks(report, checks)
     kept = [finding for finding in report.findings if finding.check in absent]
     everything = tuple(sorted([*findings, *kept], key=lambda finding: finding.verdict.rank))
@@ -90,10 +95,14 @@ def answer_of(findings: Sequence[Finding], *, partial: bool = False) -> Answer:
 def _why_skipped(check: Check, rule: Rule, evidence: Evidence) -> str | None:
     if rule.severity == "off":
         return "switched off in the rules"
-    missing = [fact for fact in check.uses if getattr(evidence, fact) is None]
+    missing = _missing(check, evidence)
     if missing:
         return "this command does not gather: " + "; ".join(f"{fact}, from {_GATHERED_BY[fact]}" for fact in missing)
     return None
+
+
+def _missing(check: Check, evidence: Evidence) -> list[str]:
+    return [fact for fact in check.uses if getattr(evidence, fact) is None]
 
 
 def _findings(check: Check, evidence: Evidence) -> Iterator[Finding]:

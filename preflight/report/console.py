@@ -15,12 +15,13 @@ from preflight.report.text import clean, hang, paint, shorten
 # So many different findings of one check and verdict are shown whole; the rest is counted. All are in the JSON report.
 MAX_SHOWN = 12
 MAX_SKIPPED = 20  # so many checks that were skipped for one reason are named; more are counted
+MAX_LINES = 3  # of what passed
 _WORD = 8  # "UNKNOWN" and a space
 _LABEL = 10  # "observed" and two spaces
 
 
 def findings_text(findings: Sequence[Finding], *, width: int = 100, color: bool = False) -> str:
-    """Findings worst first: each with what was seen, expected and to be done; PASS and SKIP one line for each check.
+    """Findings worst first: each with what was seen, expected and to be done; PASS and SKIP one paragraph for each check.
 
     Findings that differ in their subject only are folded: "n[1-8]". Empty if there are none.
     """
@@ -35,7 +36,7 @@ def findings_text(findings: Sequence[Finding], *, width: int = 100, color: bool 
             continue
         for check, some in by_check.items():
             if verdict is Verdict.PASS:
-                lines.append(_one_line(check, some, width=width, color=color))
+                lines += _briefly(check, some, width=width, color=color)
             else:
                 lines += _in_full(check, some, width=width, color=color)
     return "".join(f"{line}\n" for line in lines)
@@ -160,18 +161,20 @@ def _skipped(by_check: Mapping[str, Sequence[Finding]], *, width: int, color: bo
     return lines
 
 
-def _one_line(check: str, findings: Sequence[Finding], *, width: int, color: bool) -> str:
+def _briefly(check: str, findings: Sequence[Finding], *, width: int, color: bool) -> list[str]:
     """As in "PASS    tp_in_nvlink_domain: 8 of tp[0-7]"; a single finding with its text."""
     verdict = findings[0].verdict
     if len(findings) == 1:
         text = f"{findings[0].subject}: {findings[0].observed}"
     elif len({subject_kind(finding.subject) for finding in findings}) > 1:
-        text = f"{findings[0].subject}: {findings[0].observed} (and {len(findings) - 1} more: {_fold(findings[1:])})"
+        others = re.sub(r",(?![^\[]*\])", ", ", _fold(findings[1:]))  # commas inside brackets are of a list of numbers
+        text = f"{findings[0].subject}: {findings[0].observed} (and {len(findings) - 1} more: {others})"
     else:
         folded = _fold(findings)
         text = folded if folded.endswith(" pairs") else f"{len(findings)}: {folded}"
-    word = paint(verdict.value.ljust(_WORD), verdict, color=color)
-    return word + shorten(f"{clean(check)}: {clean(text)}", max(width - _WORD, 40))
+    room = MAX_LINES * max(width - _WORD, 40) - _WORD
+    first, *rest = hang(verdict.value.ljust(_WORD), shorten(f"{clean(check)}: {clean(text)}", room), width=width)
+    return [paint(verdict.value, verdict, color=color) + first[len(verdict.value) :], *rest]
 
 
 def subject_kind(subject: str) -> str:
@@ -195,7 +198,8 @@ def _in_full(check: str, findings: Sequence[Finding], *, width: int, color: bool
             break
         first = some[0]
         word = paint(first.verdict.value.ljust(_WORD), first.verdict, color=color)
-        advisory = " (advisory)" if first.need == "advisory" else ""
+        # of an UNKNOWN alone: a FAIL counts whatever the check's need, a WARN never does
+        advisory = " (advisory)" if first.need == "advisory" and first.verdict is Verdict.UNKNOWN else ""
         head = f"{clean(check)}: {_fold(some)}{advisory}"
         lines.append(word + shorten(head, max(width - _WORD, 40)))
         details = [

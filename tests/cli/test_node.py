@@ -134,6 +134,7 @@ def test_json_is_a_report_that_can_be_judged_again(tmp_path, capsys):
     assert (node["name"], node["numa_nodes"]) == ("cn07", [0, 1])
     (tmp_path / "report.json").write_text(text)
     assert run_command_line(["judge", str(tmp_path / "report.json")]) == code
+    assert "differ" not in capsys.readouterr().err
 
 
 def write(path, *nodes):

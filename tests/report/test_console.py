@@ -89,6 +89,7 @@ def test_more_findings_than_a_person_reads_are_counted():
 
 def test_an_advisory_finding_says_so():
     assert "(advisory)" in findings_text([finding(verdict=Verdict.UNKNOWN, need="advisory")])
+    assert "(advisory)" not in findings_text([finding(verdict=Verdict.FAIL, need="advisory")])
 
 
 def test_nothing_from_elsewhere_reaches_the_terminal_raw():
@@ -257,3 +258,14 @@ def test_passes_about_different_things_show_the_first_in_words():
     findings = [finding("axes that cross", Verdict.PASS, "axis_cost", observed="dp 120 ms per step")]
     findings += [finding(f"dp{i}", Verdict.PASS, "axis_cost", observed="crosses") for i in range(3)]
     assert findings_text(findings) == "PASS    axis_cost: axes that cross: dp 120 ms per step (and 3 more: dp[0-2])\n"
+
+
+def test_what_passed_is_wrapped_rather_than_cut_and_things_are_set_apart():
+    words = " ".join(f"word{i}" for i in range(30))
+    text = findings_text([finding("vm", Verdict.PASS, "nic_affinity", observed=words)])
+    assert "word29" in text
+    assert "..." not in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert "..." in findings_text([finding("vm", Verdict.PASS, "nic_affinity", observed=words * 9)])
+    kinds = [finding(name, Verdict.PASS, "node_uniform", observed="alike") for name in ("CPU model", "VBIOS", "memory")]
+    assert "(and 2 more: VBIOS, memory)" in findings_text(kinds)
