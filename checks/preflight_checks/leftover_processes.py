@@ -1,7 +1,8 @@
 """Nobody else holds the job's GPUs.
 
 A process left over from an earlier job keeps memory, so that the new job runs out of it, and compute, so that it is slow. Looked at are only the GPUs of this job, by its
-mask or its plan; where nobody says which those are, all GPUs are, and a finding is a WARN, since another job may be at home there. Daemons of the system
+mask or its plan; where nobody says which those are, all GPUs are, and a finding is a WARN, since another job may be at home there. So is a process of which only
+the number can be seen: it may be this job's own. Processes of the job or session that looks, daemons of the system
 (MPS, DCGM, persistence, a display) and processes below the limit don't count. Memory that is in use without a process that can be seen is a WARN.
 Source of the limits: gcm tolerates 15 MiB; cyclecloud-healthagent wants 95 % of the memory allocatable.
 """
@@ -68,14 +69,17 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
 def _judge_gpu(
     node: Node, gpu: Gpu, processes: Sequence[GpuProcess], limits: dict[str, float], *, certain: bool
 ) -> Fault | None:
-    held = [process for process in processes if not _is_daemon(process) and _counts(process, limits)]
+    held = [p for p in processes if not (p.ours or _is_daemon(p)) and _counts(p, limits)]
+    seen = any(process.name is not None for process in held)
     if held:
         shown = "; ".join(map(_text, held[:_MAX_SHOWN])) + (
             f"; {len(held) - _MAX_SHOWN} more" if held[_MAX_SHOWN:] else ""
         )
         return Fault(
-            Verdict.FAIL if certain else Verdict.WARN,
-            f"held by {shown}" + ("" if certain else "; which GPUs are this job's is not known"),
+            Verdict.FAIL if certain and seen else Verdict.WARN,
+            f"held by {shown}"
+            + ("" if certain else "; which GPUs are this job's is not known")
+            + ("" if seen else "; whose it is can't be told from here"),
             EXPECTED,
             f"if no job of theirs runs on {node.name}: end {', '.join(str(process.pid) for process in held[:_MAX_SHOWN])} there, "
             "let the scheduler's epilog do so after each job, and reboot the node if a process can't be ended",
@@ -119,7 +123,10 @@ def _part_name(node: Node, held: Sequence[GpuProcess]) -> str:
 
 def _daemons(_gpu: Gpu, processes: Sequence[GpuProcess]) -> str | None:
     names = dict.fromkeys(process.name for process in processes if process.name is not None and _is_daemon(process))
-    return f"daemons: {', '.join(name for name in names if name)}" if names else None
+    told = [f"daemons: {', '.join(name for name in names if name)}"] if names else []
+    own = [str(process.pid) for process in processes if process.ours and not _is_daemon(process)]
+    told += [f"this job's own: {', '.join(own[:_MAX_SHOWN])}{' ...' if own[_MAX_SHOWN:] else ''}"] if own else []
+    return "; ".join(told) or None
 
 
 CHECK = Check(

@@ -7,10 +7,12 @@ import os
 import pwd
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from preflight.discover.files import ask_line, read_text, to_int
+from preflight.discover.same_job import SameJob
 from preflight.model import Gpu, GpuProcess, Service
 
 SERVICES = ("nv-fabricmanager", "nvidia-imex", "nvidia-persistenced", "nvlsm")
@@ -67,19 +69,24 @@ def name_processes(root: Path, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """The GPUs with names, users and start times of the processes on them, as far as they can be seen from here."""
     if not any(gpu.processes for gpu in gpus) or not sees_host_processes(root):
         return gpus
-    boot_s = _boot_time(read_text(root / "proc/stat"))
-    users = _users(root)
+    known = _Known(_boot_time(read_text(root / "proc/stat")), _users(root), SameJob(root))
     return tuple(
-        msgspec.structs.replace(
-            gpu, processes=tuple(_name(root, process, boot_s, users) for process in gpu.processes or ())
-        )
+        msgspec.structs.replace(gpu, processes=tuple(_name(root, process, known) for process in gpu.processes or ()))
         if gpu.processes
         else gpu
         for gpu in gpus
     )
 
 
-def _name(root: Path, process: GpuProcess, boot_s: int | None, users: dict[int, str]) -> GpuProcess:
+class _Known(NamedTuple):
+    """When the system was started (Unix time), its users by number, and who is of this process's job."""
+
+    boot_s: int | None
+    users: dict[int, str]
+    same_job: SameJob
+
+
+def _name(root: Path, process: GpuProcess, known: _Known) -> GpuProcess:
     """A process that has ended meanwhile keeps its number only."""
     try:
         owner = Path(f"{root}/proc/{process.pid}").stat().st_uid
@@ -87,12 +94,13 @@ def _name(root: Path, process: GpuProcess, boot_s: int | None, users: dict[int, 
         return process
     fields = _stat_fields(root, process.pid)
     ticks = to_int(fields[19]) if len(fields) > 19 else None  # starttime, the 22nd
-    started_at_s = None if ticks is None or boot_s is None else boot_s + ticks / os.sysconf("SC_CLK_TCK")
+    started_at_s = None if ticks is None or known.boot_s is None else known.boot_s + ticks / os.sysconf("SC_CLK_TCK")
     return msgspec.structs.replace(
         process,
         name=process.name or read_text(f"{root}/proc/{process.pid}/comm"),
-        user=process.user or users.get(owner) or f"uid {owner}",
+        user=process.user or known.users.get(owner) or f"uid {owner}",
         started_at_s=process.started_at_s if process.started_at_s is not None else started_at_s,
+        ours=known.same_job.has(process.pid),
     )
 
 

@@ -139,7 +139,10 @@ class Temperature(Noun, frozen=True, kw_only=True):
 
 
 class GpuProcess(Noun, frozen=True, kw_only=True):
-    """A process that holds memory of a GPU; `pid` is of the host's namespace. Name, user and age are None where this process can't see it."""
+    """A process that holds memory of a GPU; `pid` is of the host's namespace. Name, user and age are None where this process can't see it.
+
+    `ours`: of the same job, or of the same session, as the process that looked; None: can't be told.
+    """
 
     pid: int
     memory_bytes: int | None = None
@@ -147,6 +150,7 @@ class GpuProcess(Noun, frozen=True, kw_only=True):
     name: str | None = None
     user: str | None = None
     started_at_s: float | None = None
+    ours: bool | None = None
 
 
 class Fabric(Noun, frozen=True, kw_only=True):

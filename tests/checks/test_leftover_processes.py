@@ -79,9 +79,25 @@ def test_daemons_of_the_system_are_told_apart(name):
 def test_a_process_of_little_memory_does_not_count_and_one_of_unknown_memory_does():
     small = GpuProcess(pid=1, memory_bytes=15 * 2**20, name="python3")
     assert not_passed(judged(node(mask=OURS, on={0: (small,)}))) == []
-    hidden = GpuProcess(pid=2)
-    [finding] = not_passed(judged(node(mask=OURS, on={0: (hidden,)})))
-    assert finding.observed == "held by process 2 (name not visible from here)"
+    unsized = GpuProcess(pid=2, name="python3")
+    [finding] = not_passed(judged(node(mask=OURS, on={0: (unsized,)})))
+    assert (finding.verdict, finding.observed) == (Verdict.FAIL, "held by process 2 (python3)")
+
+
+def test_a_process_that_cannot_be_seen_may_be_the_jobs_own_and_is_a_warning():
+    [finding] = not_passed(judged(node(mask=OURS, on={0: (GpuProcess(pid=2),)})))
+    assert finding.verdict is Verdict.WARN
+    assert finding.observed == "held by process 2 (name not visible from here); whose it is can't be told from here"
+
+
+def test_the_jobs_own_training_is_nobody_elses():
+    [finding] = judged(node(mask=OURS, on={0: (replace(STRAY, ours=True),)}))
+    assert finding.verdict is Verdict.PASS
+    assert "GPU 0: this job's own: 4711" in finding.observed
+    [finding] = not_passed(
+        judged(node(mask=OURS, on={0: (replace(STRAY, ours=True), replace(STRAY, pid=5, ours=False))}))
+    )
+    assert (finding.verdict, finding.observed) == (Verdict.FAIL, "held by process 5 (python3, user alice, 12.0 GB)")
 
 
 def test_memory_in_use_without_a_process_is_a_warning():
