@@ -34,7 +34,9 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         found = [*_dead(node)]
         if node.gpus:
             found += [*_not_shown(node, node.gpus), *_too_few(evidence, node, node.gpus, fleet)]
-            found += [] if found else [_all_there(evidence, node, node.gpus), *_gres(node, node.gpus)]
+            if not found:
+                found += [*_no_device_file(node, node.gpus)] or [_all_there(evidence, node, node.gpus)]
+                found += _gres(node, node.gpus)
         yield from found
 
 
@@ -176,16 +178,36 @@ def _gaps(numbers: Sequence[int | None]) -> list[int]:
     return sorted(set(range(min(known), max(known))) - known)
 
 
+def _no_device_file(node: Node, gpus: Sequence[Gpu]) -> Iterator[Finding]:
+    """GPUs that answer, and that programs can't open; where no device file is seen at all, the look is blind."""
+    minors = {gpu.minor_number for gpu in gpus if gpu.minor_number is not None}
+    missing = sorted(minors - set(node.device_files or minors))
+    if missing:
+        files = ", ".join(f"/dev/nvidia{minor}" for minor in missing)
+        yield _finding(
+            node,
+            Verdict.WARN,
+            f"{len(gpus)} GPUs by the driver, and no device file for {'one' if len(missing) == 1 else len(missing)} of them: {files}",
+            f"make what is missing (nvidia-modprobe -c {missing[0]}), or see why udev or the container left it out",
+            Part(kind="environment", name=f"device files of {node.name}", confidence="likely"),
+        )
+
+
 def _all_there(evidence: Evidence, node: Node, gpus: Sequence[Gpu]) -> Finding:
     profile, hidden = _profile(evidence, gpus), _hidden_by(node, gpus)
-    counts = [f"{len(gpus)} by the driver"]
-    counts += [f"{len(node.gpus_on_bus)} on the PCI bus"] if node.gpus_on_bus is not None else []
-    counts += [f"{len(node.device_files)} device files"] if node.device_files is not None else []
+    views = (("on the PCI bus", node.gpus_on_bus), ("device files", node.device_files))
+    counts = [f"{len(gpus)} by the driver", *(f"{len(view)} {name}" for name, view in views if view)]
+    # a look that shows none of the GPUs that answer (WSL, an emulated machine) is blind, it doesn't count
+    blind = [name for name, view in views if view is not None and not view]
     usual = profile.gpus_per_node if profile is not None else None
     counts += [f"{profile.name} machines have {usual}"] if usual is not None and profile is not None else []
+    unseen = f"; none seen: {', '.join(blind)}" if blind else ""
     if len(counts) == 1:
-        return _finding(node, Verdict.SKIP, f"{counts[0]}, and nothing else to count by")
-    return _finding(node, Verdict.PASS, ", ".join(counts) + (f"; {hidden}" if hidden else ""))
+        return _finding(node, Verdict.SKIP, f"{counts[0]}, and nothing else to count by{unseen}")
+    virtual = node.platform.virtual_machine if node.platform is not None else None
+    if hidden is None and usual is not None and len(gpus) < usual:
+        hidden = "a virtual machine may be given fewer" if virtual not in (None, "none") else None
+    return _finding(node, Verdict.PASS, ", ".join(counts) + unseen + (f"; {hidden}" if hidden else ""))
 
 
 def _gres(node: Node, gpus: Sequence[Gpu]) -> Iterator[Finding]:

@@ -174,3 +174,27 @@ def test_slurms_count_is_told_apart_from_lost_gpus():
 def test_nodes_without_gpus_and_runs_without_them_say_nothing():
     assert judged(make_node(gpus=0), make_node("n1", gpus=None)) == []
     assert judged(node(0, 1), cpu_declared=True) == []
+
+
+def test_a_bus_that_shows_none_of_the_gpus_that_answer_is_a_blind_look_and_no_count():
+    finding = only(node(gpus_on_bus=(), device_files=()))
+    assert (finding.verdict, finding.observed) == (
+        Verdict.PASS,
+        "8 by the driver, H100-80GB machines have 8; none seen: on the PCI bus, device files",
+    )
+    assert only(node(gpus_on_bus=(), device_files=()), profile=None).verdict is Verdict.SKIP
+
+
+def test_fewer_in_a_virtual_machine_pass_with_the_reason():
+    platform = Platform(virtual_machine="kvm", container="none")
+    finding = only(node(0, 1, platform=platform, gpus_on_bus=BUS[:2], device_files=(0, 1)))
+    assert finding.verdict is Verdict.PASS
+    assert finding.observed.endswith("H100-80GB machines have 8; a virtual machine may be given fewer")
+
+
+def test_a_gpu_that_answers_without_a_device_file_is_a_warning_that_blames_no_gpu():
+    finding = only(node(device_files=(0, 1, 2, 3, 4, 6, 7)))
+    assert finding.verdict is Verdict.WARN
+    assert "/dev/nvidia5" in finding.observed
+    assert finding.blames.kind == "environment"
+    assert only(node(device_files=None)).verdict is Verdict.PASS
