@@ -43,21 +43,24 @@ class _Entry(NamedTuple):
         return f"checks of distribution {self.distribution} (entry point {self.name} = {self.target})"
 
 
-def load_checks() -> tuple[Check, ...]:
+def load_checks(*, of_nodes: bool = False) -> tuple[Check, ...]:
     """All installed checks: ours first in reading order, then those of other distributions by name.
+
+    `of_nodes`: those that need neither a plan nor measurements will do. A module that has a tuple NODE_CHECKS beside the one that its entry names is asked for that, so that
+    it need not load the others; of any other everything is loaded.
 
     Raises WorldError, which names the distribution: no checks at all, a name given twice, an entry that can't be imported or
     isn't a tuple of checks. Leaving such checks out would make a run look better than it is.
     """
-    return tuple(installed.check for installed in load_checks_with_source())
+    return tuple(installed.check for installed in load_checks_with_source(of_nodes=of_nodes))
 
 
-def load_checks_with_source() -> tuple[InstalledCheck, ...]:
+def load_checks_with_source(*, of_nodes: bool = False) -> tuple[InstalledCheck, ...]:
     """As load_checks, with the distribution of each."""
     entries = sorted(_entries(sys.path, GROUP), key=lambda entry: (entry.distribution != OURS, entry))
     found: dict[str, InstalledCheck] = {}
     for entry in entries:
-        for check in _load(entry):
+        for check in _load(entry, of_nodes=of_nodes):
             if check.name in found:
                 raise WorldError(
                     f"check {check.name} is installed twice: by {found[check.name].distribution} and by "
@@ -140,13 +143,14 @@ def _entries_by_importlib(seen: set[str], group: str) -> Iterator[_Entry]:
             yield from (_Entry(name, ep.name, ep.value) for ep in distribution.entry_points if ep.group == group)
 
 
-def _load(entry: _Entry) -> tuple[Check, ...]:
+def _load(entry: _Entry, *, of_nodes: bool) -> tuple[Check, ...]:
     """The tuple of checks that the entry names. Raises WorldError."""
     module_name, _, attribute = entry.target.partition(":")
     try:
         loaded: object = importlib.import_module(module_name)
+        fewer = getattr(loaded, "NODE_CHECKS", None) if of_nodes else None
         for part in filter(None, attribute.split(".")):
-            loaded = getattr(loaded, part)
+            loaded = getattr(loaded, part) if fewer is None else fewer
     except (Exception, SystemExit) as error:
         raise WorldError(
             f"{entry.label} can't be imported: {type(error).__name__}: {error}\n"

@@ -252,8 +252,16 @@ def test_each_kind_of_fault_is_found(path, source):
 def test_every_file_of_checks_is_a_check_that_is_registered():
     from preflight_checks import CHECKS
 
-    files = {p.stem for p in (ROOT / "checks" / "preflight_checks").glob("*.py")} - {"__init__"}
+    files = {p.stem for p in (ROOT / "checks" / "preflight_checks").glob("*.py") if p.stem[0] != "_"}
     assert files == {check.name for check in CHECKS}
+
+
+def test_the_checks_of_nodes_are_those_that_need_neither_plan_nor_measurements():
+    from preflight_checks import CHECKS, NODE_CHECKS
+
+    assert [check.name for check in NODE_CHECKS] == [
+        check.name for check in CHECKS if set(check.uses) <= {"inventory", "health", "before"}
+    ]
 
 
 def test_the_top_level_holds_what_was_agreed():

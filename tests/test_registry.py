@@ -101,6 +101,21 @@ def test_no_checks_at_all_is_an_error_not_an_all_clear(monkeypatch, tmp_path):
         registry.load_checks()
 
 
+def test_for_nodes_a_distribution_is_asked_for_fewer_checks_if_it_offers_them(site):
+    site(
+        "few",
+        "NODE_CHECKS = (make('node_one'),)\nCHECKS = (*NODE_CHECKS, make('plan_one'))\n",
+        distribution="few_checks",
+    )
+    assert "plan_one" in {check.name for check in registry.load_checks()}
+    assert {"node_one", "plan_one"} & {check.name for check in registry.load_checks(of_nodes=True)} == {"node_one"}
+
+
+def test_for_nodes_a_distribution_that_offers_no_fewer_gives_all(site):
+    site("all_of_them", "CHECKS = (make('node_two'), make('plan_two'))\n", distribution="all_checks")
+    assert {"node_two", "plan_two"} <= {check.name for check in registry.load_checks(of_nodes=True)}
+
+
 def test_a_site_brings_profiles_in_a_folder_of_a_distribution_whose_code_is_not_run(tmp_path, monkeypatch):
     package = tmp_path / "site_profiles" / "toml"
     package.mkdir(parents=True)

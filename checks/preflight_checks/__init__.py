@@ -1,134 +1,25 @@
-"""The built-in checks, in reading order."""
+"""The built-in checks, in reading order.
 
-from preflight.model import Check
-from preflight_checks import (
-    axis_cost,
-    clock_sync,
-    counter_growth,
-    cp_in_nvlink_domain,
-    data_correct,
-    ecc_errors,
-    ep_in_nvlink_domain,
-    equal_workers,
-    fabric_state,
-    gpu_census,
-    gpu_count,
-    gpu_direct,
-    gpu_isolation,
-    gpu_mask,
-    gpu_per_rank,
-    gpus_answer,
-    group_busbw,
-    group_contention,
-    group_uniform,
-    hca_addressing,
-    hca_errors,
-    hca_ports,
-    hca_read_request,
-    host_names,
-    leaf_spread,
-    leftover_processes,
-    master_rank,
-    memlock,
-    memory_fit,
-    mig_mode,
-    nccl_settings,
-    nic_affinity,
-    nic_uniform,
-    node_uniform,
-    nvlink_errors,
-    nvlink_links,
-    nvlink_pairs,
-    nvlink_speed,
-    nvswitch_errors,
-    outside_verdicts,
-    p2p_access,
-    pair_outlier,
-    pcie_acs,
-    pcie_link,
-    persistence,
-    pipeline_bubble,
-    plan_consistent,
-    power_limit,
-    product_known,
-    rank_order,
-    ranks_match,
-    reachable,
-    recovery_action,
-    retired_pages,
-    row_remap,
-    same_slot,
-    services,
-    settings_uniform,
-    shm_size,
-    temperature,
-    throttle,
-    tp_in_nvlink_domain,
-    xid,
-)
+Loaded when they are asked for: CHECKS are all; NODE_CHECKS those that need neither a plan nor measurements, so that a prolog doesn't load the others.
+"""
 
-CHECKS: tuple[Check, ...] = (
-    gpus_answer.CHECK,
-    gpu_census.CHECK,
-    gpu_count.CHECK,
-    product_known.CHECK,
-    gpu_mask.CHECK,
-    gpu_isolation.CHECK,
-    recovery_action.CHECK,
-    ecc_errors.CHECK,
-    row_remap.CHECK,
-    retired_pages.CHECK,
-    xid.CHECK,
-    throttle.CHECK,
-    temperature.CHECK,
-    power_limit.CHECK,
-    persistence.CHECK,
-    mig_mode.CHECK,
-    pcie_link.CHECK,
-    leftover_processes.CHECK,
-    nvlink_links.CHECK,
-    nvlink_speed.CHECK,
-    nvlink_pairs.CHECK,
-    nvlink_errors.CHECK,
-    fabric_state.CHECK,
-    nvswitch_errors.CHECK,
-    services.CHECK,
-    p2p_access.CHECK,
-    pcie_acs.CHECK,
-    hca_ports.CHECK,
-    hca_addressing.CHECK,
-    hca_errors.CHECK,
-    hca_read_request.CHECK,
-    nic_affinity.CHECK,
-    gpu_direct.CHECK,
-    memlock.CHECK,
-    shm_size.CHECK,
-    clock_sync.CHECK,
-    nccl_settings.CHECK,
-    outside_verdicts.CHECK,
-    counter_growth.CHECK,
-    node_uniform.CHECK,
-    settings_uniform.CHECK,
-    nic_uniform.CHECK,
-    group_uniform.CHECK,
-    ranks_match.CHECK,
-    gpu_per_rank.CHECK,
-    rank_order.CHECK,
-    equal_workers.CHECK,
-    host_names.CHECK,
-    master_rank.CHECK,
-    tp_in_nvlink_domain.CHECK,
-    cp_in_nvlink_domain.CHECK,
-    ep_in_nvlink_domain.CHECK,
-    axis_cost.CHECK,
-    leaf_spread.CHECK,
-    same_slot.CHECK,
-    pipeline_bubble.CHECK,
-    memory_fit.CHECK,
-    reachable.CHECK,
-    data_correct.CHECK,
-    pair_outlier.CHECK,
-    group_busbw.CHECK,
-    group_contention.CHECK,
-    plan_consistent.CHECK,
-)
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from preflight.model import Check
+
+    CHECKS: tuple[Check, ...]
+    NODE_CHECKS: tuple[Check, ...]
+
+
+def __getattr__(name: str) -> "tuple[Check, ...]":
+    """CHECKS and NODE_CHECKS."""
+    if name not in ("CHECKS", "NODE_CHECKS"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from preflight_checks._of_nodes import NODE_CHECKS
+
+    if name == "NODE_CHECKS":
+        return NODE_CHECKS
+    from preflight_checks._of_plans import PLAN_CHECKS
+
+    return (*NODE_CHECKS, *PLAN_CHECKS)

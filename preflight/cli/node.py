@@ -93,7 +93,7 @@ def _load_stages() -> None:
     from preflight.report import console
 
     del run, profiles, console
-    load_checks()
+    load_checks(of_nodes=True)
 
 
 def checks_of_nodes(evidence: Evidence) -> tuple[Check, ...]:
@@ -101,7 +101,7 @@ def checks_of_nodes(evidence: Evidence) -> tuple[Check, ...]:
     from preflight.registry import load_checks
 
     known = NODE_FACTS | ({"before"} if evidence.before is not None else set())
-    return tuple(check for check in load_checks() if check.uses and set(check.uses) <= known)
+    return tuple(check for check in load_checks(of_nodes=True) if check.uses and set(check.uses) <= known)
 
 
 def judge_nodes(evidence: Evidence, *, began_s: float, began: float) -> Report:

@@ -95,6 +95,8 @@ def wants_color() -> bool:
 
 def terminal_width() -> int:
     """Columns of the terminal, within what is readable; 100 elsewhere, so that logs can be compared."""
-    import shutil  # with all its archive formats; most output goes to no terminal
+    if not sys.stdout.isatty():
+        return 100
+    import shutil  # with all its archive formats
 
-    return min(max(shutil.get_terminal_size().columns, 60), 160) if sys.stdout.isatty() else 100
+    return min(max(shutil.get_terminal_size().columns, 60), 160)

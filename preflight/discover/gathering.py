@@ -4,7 +4,6 @@ A file of sysfs may ask a card's firmware, and a home directory may lie on a ser
 They run in a daemon thread; one that does not answer in time is left behind, and the next question gets a new thread.
 """
 
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -63,27 +62,37 @@ class Gathering:
     def close(self) -> None:
         """End the thread, if it isn't left behind already."""
         if self._worker is not None:
-            self._worker.questions.put(None)
+            self._worker.end()
             self._worker = None
 
 
 class _Worker:
+    """A thread that answers one question after another. (Semaphores: the module `queue` brings four others along, which a prolog would load on every node.)"""
+
     def __init__(self) -> None:
-        self.questions: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[tuple[Any, str | None]] = queue.SimpleQueue()
+        self._read: Callable[[], Any] | None = None
+        self._answer: tuple[Any, str | None] | None = None
+        self._asked, self._answered = threading.Semaphore(0), threading.Semaphore(0)
         threading.Thread(target=self._work, name="preflight-read", daemon=True).start()
 
     def run(self, read: Callable[[], Any], limit_s: float) -> tuple[Any, str | None] | None:
-        """The value or, in words, why there is none. None: no answer within the limit."""
-        self.questions.put(read)
-        try:
-            return self._answers.get(timeout=limit_s)
-        except queue.Empty:
-            return None
+        """The value or, in words, why there is none. None: no answer within the limit; the worker can then not be asked again."""
+        self._read = read
+        self._asked.release()
+        return self._answer if self._answered.acquire(timeout=limit_s) else None
+
+    def end(self) -> None:
+        """Let the thread end when it has nothing to do."""
+        self._read = None
+        self._asked.release()
 
     def _work(self) -> None:
-        while (read := self.questions.get()) is not None:
-            self._answers.put(_answer(read))
+        while True:
+            self._asked.acquire()
+            if self._read is None:
+                return
+            self._answer = _answer(self._read)
+            self._answered.release()
 
 
 def _answer(read: Callable[[], Any]) -> tuple[Any, str | None]:

@@ -1,6 +1,6 @@
 """The operating system's side of a node: kernel, CPUs, memory, NUMA nodes, network interfaces and which of them the default route takes.
 
-The only importer of psutil, which gives the addresses of the interfaces; all else is read from procfs and sysfs below a
+The kernel tells the addresses of the interfaces; all else is read from procfs and sysfs below a
 settable root, so that a recorded tree, or a host's tree mounted in a container, reads the same way.
 """
 
@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
-from preflight.discover.files import is_folder, names_in, read_int, read_text, to_int
+from preflight.discover.files import is_folder, names_in, read_int, read_text, reason, to_int
+from preflight.discover.netlink import read_addresses
 from preflight.discover.pci import pci_numa_node, pci_of_path, pci_upstream
 from preflight.model import Nic, Noun, Problem
 
@@ -78,17 +79,11 @@ def _read_numa_nodes(root: Path) -> tuple[int, ...] | None:
 
 def _addresses(problems: list[Problem]) -> dict[str, tuple[str, ...]]:
     """Interface -> its IPv4 and IPv6 addresses."""
-    import socket
-
     try:
-        import psutil
-
-        found = psutil.net_if_addrs()
-    except Exception as error:  # noqa: BLE001 - what a library of others does must not cost the other facts
-        problems.append(Problem(source="network addresses", text=f"{type(error).__name__}: {error}", field="nics"))
+        return read_addresses()
+    except OSError as error:
+        problems.append(Problem(source="network addresses", text=reason(error), field="nics"))
         return {}
-    wanted = (socket.AF_INET, socket.AF_INET6)
-    return {name: tuple(a.address for a in entries if a.family in wanted) for name, entries in found.items()}
 
 
 def read_default_routes(root: Path) -> tuple[str, ...] | None:
