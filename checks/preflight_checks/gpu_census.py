@@ -114,6 +114,9 @@ def _hidden_by(node: Node, gpus: Sequence[Gpu]) -> str | None:
         return f"the scheduler gave this job {given}"
     if task_binding(node) is not None:
         return "this task is bound to its own"
+    if node.closed_devices and len(node.closed_devices) >= len(_missing_ids(node, gpus)):
+        listed = ", ".join(f"/dev/nvidia{minor}" for minor in node.closed_devices)
+        return f"{listed} may not be opened by this process (a job's device cgroup, or file permissions)"
     if node.platform is not None and node.platform.container not in (None, "none"):
         return f"this is a container ({node.platform.container})"
     return None

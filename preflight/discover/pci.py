@@ -32,6 +32,8 @@ _GENERATIONS = {
     "64": 6,
     "64.0": 6,
 }
+# drivers that hold a device for a virtual machine (Linux: Documentation/driver-api/vfio.rst; Xen's pciback): it is not this system's to use
+_GIVEN_AWAY = {"vfio-pci", "pci-stub", "pciback", "xen-pciback"}
 _ID = re.compile(r"^([0-9a-fA-F]{1,8}):([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})\.([0-7])$")
 _COMPLEX = re.compile(r"^pci[0-9a-f]{4,}:[0-9a-f]{2}$")
 
@@ -155,12 +157,13 @@ def _lesser(device: int | None, port: int | None, now: int | None) -> int | None
 
 
 def nvidia_gpus_on_bus(root: Path) -> tuple[str, ...] | None:
-    """The PCI ids of display-class NVIDIA devices. None if sysfs can't tell: no such folder in this container, or GPUs that come by way of Windows (WSL)."""
+    """The PCI ids of display-class NVIDIA devices, without those that are held for virtual machines. None if sysfs can't tell: no such folder in this container, or GPUs that come by way of Windows (WSL)."""
     folder = f"{root}/sys/bus/pci/devices"
     names = names_in(folder)
     if names is None or os.path.lexists(f"{root}/dev/dxg"):
         return None
-    return tuple(name for name in names if _is_nvidia_gpu(f"{folder}/{name}"))
+    found = (name for name in names if _is_nvidia_gpu(f"{folder}/{name}"))
+    return tuple(name for name in found if pci_driver(root, name) not in _GIVEN_AWAY)
 
 
 def _is_nvidia_gpu(device: str) -> bool:

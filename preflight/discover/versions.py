@@ -111,3 +111,9 @@ def read_device_files(root: Path) -> tuple[int, ...] | None:
     """The numbers of /dev/nvidiaN. None if /dev can't be listed."""
     names = names_in(os.fspath(root / "dev"))
     return None if names is None else tuple(int(match[1]) for match in map(_DEVICE_FILE.match, names) if match)
+
+
+def closed_device_files(root: Path) -> tuple[int, ...]:
+    """The numbers of those that this process may not open. Nothing is opened: access(2) asks the device cgroup too (Linux: inode_permission())."""
+    minors = read_device_files(root) or ()
+    return tuple(minor for minor in minors if not os.access(f"{root}/dev/nvidia{minor}", os.R_OK | os.W_OK))

@@ -30,7 +30,8 @@ class Node(Noun, frozen=True, kw_only=True):
     none; `gpu_note` says in one line why there are none or why it is unknown. `taken_at_s` is Unix time.
     `source`: "node" was read on the node; "topo" and "nccl xml" are texts that tell how GPUs and NICs are joined and nothing of their health ("topo -mp" not
     even NVLink).
-    `gpus_on_bus`: PCI ids of NVIDIA GPUs; `dead_on_bus`: those of them whose configuration space reads as all ones. `device_files`: minors of /dev/nvidiaN.
+    `gpus_on_bus`: PCI ids of NVIDIA GPUs; `dead_on_bus`: those of them whose configuration space reads as all ones. `device_files`: minors of /dev/nvidiaN;
+    `closed_devices`: those of them that this process may not open (file permissions, or a device cgroup).
     `versions`: of software beside the driver, by name ("nccl", "ofed", ...). `confidential_compute`: whether it is on. `hcas` None: can't be read; empty: none.
     """
 
@@ -54,6 +55,7 @@ class Node(Noun, frozen=True, kw_only=True):
     gpus_on_bus: tuple[str, ...] | None = None
     dead_on_bus: tuple[str, ...] = ()
     device_files: tuple[int, ...] | None = None
+    closed_devices: tuple[int, ...] = ()
     mask: Mask | None = None
     nics: tuple[Nic, ...] | None = None
     hcas: tuple[Hca, ...] | None = None

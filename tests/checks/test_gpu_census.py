@@ -66,12 +66,18 @@ def test_a_gpu_on_the_bus_that_the_driver_does_not_show_is_blamed_by_its_address
         {"mask": Mask(variables={"SLURM_GPUS_ON_NODE": "2"})},
         {"platform": Platform(virtual_machine="none", container="docker")},
         {"mask": Mask(variables={"SLURM_GTIDS": "0,1,2,3", "SLURM_STEP_GPUS": "0-7"})},
+        {"closed_devices": (0, 1, 3, 4, 6, 7)},  # a login that was adopted into a job's cgroup, without its variables
     ],
 )
 def test_gpus_that_scheduler_cgroup_or_container_keep_away_are_not_lost(changes):
     finding = only(node(2, 5, **changes))
     assert finding.verdict is Verdict.PASS
     assert finding.observed.startswith("2 by the driver, 8 on the PCI bus")
+
+
+def test_a_device_that_may_not_be_opened_does_not_excuse_two_that_are_missing():
+    findings = judged(node(0, 1, 2, 3, 4, 5, closed_devices=(7,)))
+    assert {finding.verdict for finding in findings} == {Verdict.FAIL}
 
 
 def test_a_prolog_that_sees_seven_of_eight_for_a_job_of_two_has_lost_one():

@@ -120,6 +120,14 @@ def test_only_display_devices_of_nvidia_count_as_gpus(tree):
     assert nvidia_gpus_on_bus(tree.root) == ("0000:11:00.0", "0000:12:00.0")
 
 
+def test_gpus_that_are_held_for_virtual_machines_are_not_this_systems(tree):
+    tree.gpu("pci0000:10/0000:10:01.0/0000:11:00.0")
+    for place, driver in enumerate(("vfio-pci", "nvidia", "nouveau")):
+        at = f"pci0000:10/0000:10:01.0/0000:{0x12 + place:02x}:00.0"
+        tree.pci(at, vendor="0x10de", class_code="0x030200", driver=driver)
+    assert nvidia_gpus_on_bus(tree.root) == ("0000:11:00.0", "0000:13:00.0", "0000:14:00.0")
+
+
 def test_without_pci_in_sysfs_the_number_of_gpus_is_unknown(tmp_path):
     assert nvidia_gpus_on_bus(tmp_path) is None
 

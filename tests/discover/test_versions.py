@@ -1,10 +1,11 @@
 """Versions by names and small files, without loading anything."""
 
+import os
 import sys
 
 import pytest
 
-from preflight.discover.versions import read_device_files, read_versions
+from preflight.discover.versions import closed_device_files, read_device_files, read_versions
 from tests.trees import Tree
 
 
@@ -98,3 +99,13 @@ def test_device_files_are_counted_by_their_numbers(tree):
 
 def test_without_dev_the_device_files_are_unknown(tree):
     assert read_device_files(tree.root) is None
+
+
+def test_devices_that_this_process_may_not_open_are_told_without_opening_one(tree, monkeypatch):
+    for minor in range(4):
+        tree.write(f"dev/nvidia{minor}", "")
+    assert closed_device_files(tree.root) == ()
+    asked = []
+    monkeypatch.setattr("os.access", lambda path, mode: asked.append((path, mode)) or not path.endswith(("1", "2")))
+    assert closed_device_files(tree.root) == (1, 2)
+    assert asked[0] == (f"{tree.root}/dev/nvidia0", os.R_OK | os.W_OK)
