@@ -8,7 +8,6 @@ specification, partition keys: bit 15 is full membership, limited members can't 
 """
 
 from collections.abc import Iterator
-from ipaddress import ip_address
 
 from preflight.model import Check, Evidence, Finding, Gid, Hca, Node, Part, Port, Verdict
 from preflight.model.rails import rails
@@ -91,12 +90,11 @@ _INDEX_REMEDY = f"unset {INDEX}: NCCL from 2.21 on finds the entry itself; or gi
 
 
 def _is_link_local(gid: Gid) -> bool:
-    try:
-        address = ip_address(gid.address)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_link_local
+    """fe80::/10, and 169.254/16 in its mapped form (RFC 4291, RFC 3927)."""
+    address = gid.address.lower()
+    return address.startswith(
+        ("fe8", "fe9", "fea", "feb", "::ffff:169.254.", "::ffff:a9fe:", "0000:0000:0000:0000:0000:ffff:a9fe:")
+    )
 
 
 def _finding(

@@ -59,6 +59,23 @@ def test_a_port_with_link_local_addresses_only_is_a_warning():
     assert "fe80::1" in finding.observed
 
 
+@pytest.mark.parametrize(
+    ("address", "verdict"),
+    [
+        ("fe80::1", Verdict.WARN),
+        ("FEBF::1", Verdict.WARN),
+        ("::ffff:169.254.3.4", Verdict.WARN),
+        ("0000:0000:0000:0000:0000:ffff:a9fe:0304", Verdict.WARN),
+        ("::ffff:169.25.3.4", Verdict.PASS),
+        ("fec0::1", Verdict.PASS),
+        ("2001:db8::fe80", Verdict.PASS),
+    ],
+)
+def test_link_local_addresses_are_told_in_every_spelling(address, verdict):
+    gids = (Gid(index=0, address=address, kind="RoCE v2", interface="eth2"),)
+    assert only(hca_addressing.CHECK, node(make_hca(port=replace(ROCE, gids=gids)))).verdict is verdict
+
+
 def test_a_small_mtu_is_said_for_roce_and_never_for_infiniband():
     assert only(hca_addressing.CHECK, node(make_hca(port=replace(ROCE, mtu_bytes=1500)))).verdict is Verdict.WARN
     assert only(hca_addressing.CHECK, node(make_hca(port=make_port(mtu_bytes=2044)))).verdict is Verdict.PASS
