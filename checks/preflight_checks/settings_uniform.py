@@ -23,7 +23,7 @@ OWN = ("NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP
 
 
 def _on_off(value: Hashable) -> str:
-    return "on" if value is True else "off" if value is False else str(value)
+    return "enabled" if value is True else "disabled" if value is False else str(value)  # "on on node7" reads badly
 
 
 def _watts(value: Hashable) -> str:

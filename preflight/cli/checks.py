@@ -8,7 +8,7 @@ from preflight.registry import load_checks_with_source
 
 _GIVES = {
     "inventory": "inventory (what discovery found)",
-    "health": "health (nodes that were read on themselves, not from the text of a topology)",
+    "health": "health (what a node tells of itself; the text of a topology doesn't)",
     "before": "before (an earlier snapshot of the same nodes)",
     "plan": "plan (the job laid out)",
     "measurements": "measurements (what probing gave)",
@@ -71,7 +71,7 @@ def _explained(check: Check, distribution: str) -> str:
         check.name,
         *(line for label, text in parts if text for line in hang(label.ljust(8), text, width=100, indent=2)),
     ]
-    lines += ["", "In a plan file:", *_example(check)]
+    lines += ["", "In a plan file, or in a file for --rules:", *_example(check)]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -153,10 +153,15 @@ def _across(check: str, fact: NodeFact, classes: Classes, *, settings: bool) -> 
         classes = classes._replace(unknown=())
     if classes.num_known < 2:
         return
+    plain = {value: names for value, names in classes.members.items() if not isinstance(value, Mixed)}
+    inside = ""
+    if settings and classes.unlike and list(plain) == [classes.majority]:  # compare_within tells of the others
+        inside = f"; GPUs of {fold(classes.unlike)} differ among themselves"
+        classes = classes._replace(members=plain)
     if classes.uniform:
         value = next(iter(classes.members))
         rest = f"; unknown on {fold(classes.unknown)}" if classes.unknown else ""
-        observed = f"{fact.show(value)} on {classes.num_known} nodes{rest}"
+        observed = f"{fact.show(value)} on {classes.num_known} nodes{inside}{rest}"
         yield Finding(check=check, subject=fact.label, verdict=Verdict.PASS, observed=observed, expected=ALIKE)
         return
     usual, odd = classes.majority, classes.unlike
@@ -186,8 +191,9 @@ def _joined(values: Sequence[Hashable | None], tolerance_ratio: float) -> list[H
 
 
 def _show_mixed(show: Callable[[Hashable], str]) -> Callable[[Hashable], str]:
-    return lambda value: " + ".join(map(show, value.values)) if isinstance(value, Mixed) else show(value)
+    return lambda value: " and ".join(map(show, value.values)) if isinstance(value, Mixed) else show(value)
 
 
 def _fold_gpus(indexes: Iterable[str]) -> str:
-    return f"GPU {fold_numbers(int(index) for index in indexes)}"
+    numbers = [int(index) for index in indexes]
+    return f"GPU{'s' * (len(numbers) > 1)} {fold_numbers(numbers).replace(',', ', ')}"

@@ -126,7 +126,7 @@ def test_one_gpu_of_eight_with_another_vbios_is_named_by_uuid():
     finding = the_bad_one(judged([Node(name="node0", gpus=gpus)]))
     assert finding.verdict is Verdict.WARN
     assert finding.subject == "node0 GPU 3 (GPU-node0-3)"
-    assert finding.observed == "VBIOS version: 96.00.A on GPU 0-2,4-7; 96.00.B on GPU 3"
+    assert finding.observed == "VBIOS version: 96.00.A on GPUs 0-2, 4-7; 96.00.B on GPU 3"
     assert finding.blames.confidence == "possible"
 
 
@@ -134,8 +134,10 @@ def test_a_node_of_two_products_is_a_warning_and_one_class_of_its_own():
     two = tuple(make_gpu("node2", i, name="NVIDIA A100" if i < 4 else "NVIDIA H100 80GB HBM3") for i in range(8))
     findings = judged([make_node("node0"), make_node("node1"), replace(make_node("node2"), gpus=two)])
     shown = [f.observed for f in findings if f.subject == "GPU product"]
-    assert shown == ["NVIDIA H100 80GB HBM3 on node[0-1]; NVIDIA A100 + NVIDIA H100 80GB HBM3 on node2"]
-    assert any("GPU product: NVIDIA A100 on GPU 0-3; NVIDIA H100 80GB HBM3 on GPU 4-7" in f.observed for f in findings)
+    assert shown == ["NVIDIA H100 80GB HBM3 on node[0-1]; NVIDIA A100 and NVIDIA H100 80GB HBM3 on node2"]
+    assert any(
+        "GPU product: NVIDIA A100 on GPUs 0-3; NVIDIA H100 80GB HBM3 on GPUs 4-7" in f.observed for f in findings
+    )
 
 
 def test_a_single_node_is_compared_only_with_itself():

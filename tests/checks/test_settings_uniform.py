@@ -53,15 +53,15 @@ def test_one_of_four_gpus_capped_at_half_its_power_is_named_by_uuid():
     node = with_gpus("n0", power=lambda i: Power(limit_w=150.0 if i == 5 else 300.0))
     [finding] = not_passed(judged(node))
     assert finding.subject == "n0 GPU 5 (GPU-n0-5)"
-    assert finding.observed == "power limit: 300 W on GPU 0-4,6-7; 150 W on GPU 5"
+    assert finding.observed == "power limit: 300 W on GPUs 0-4, 6-7; 150 W on GPU 5"
     assert (finding.blames.kind, finding.blames.name) == ("environment", "power limit of n0")  # a setting, not the GPU
 
 
-def test_modes_are_said_as_on_and_off():
+def test_modes_are_said_as_enabled_and_disabled():
     findings = judged(with_gpus("n0", ecc_enabled=True), with_gpus("n1", ecc_enabled=False))
-    assert of(findings, "ECC mode").observed == "on on n0; off on n1"
+    assert of(findings, "ECC mode").observed == "enabled on n0; disabled on n1"
     mixed = judged(with_gpus("n0", mig_enabled=lambda i: i == 0))
-    assert not_passed(mixed)[0].observed == "MIG mode: off on GPU 1-7; on on GPU 0"
+    assert not_passed(mixed)[0].observed == "MIG mode: disabled on GPUs 1-7; enabled on GPU 0"
 
 
 def test_what_a_product_does_not_have_is_no_difference():
@@ -77,7 +77,7 @@ def test_a_part_of_a_fact_that_a_product_does_not_have_is_no_unknown():
 
 def test_a_setting_that_could_not_be_read_is_said_beside_the_others():
     findings = judged(with_gpus("n0"), with_gpus("n1", ecc_enabled=None), with_gpus("n2"))
-    assert of(findings, "ECC mode").observed == "on on 2 nodes; unknown on n1"
+    assert of(findings, "ECC mode").observed == "enabled on 2 nodes; unknown on n1"
 
 
 def test_limits_are_compared_and_a_few_megabytes_of_shm_are_not_a_difference():
@@ -124,3 +124,11 @@ def test_gpus_are_not_compared_where_a_run_without_them_is_meant():
 
 def test_nodes_without_gpus_or_limits_say_nothing():
     assert judged(make_node("n0", gpus=0), make_node("n1", gpus=0)) == []
+
+
+def test_a_node_whose_own_gpus_differ_is_told_of_once():
+    odd = with_gpus("n2", persistence=lambda i: i != 3)
+    findings = judged(with_gpus("n0", persistence=True), with_gpus("n1", persistence=True), odd)
+    [finding] = not_passed(findings)
+    assert finding.subject == "n2 GPU 3 (GPU-n2-3)"
+    assert of(findings, "persistence mode").observed == "enabled on 2 nodes; GPUs of n2 differ among themselves"
