@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 MANY_NAMES = 1024  # from here on a look at the usual case pays
+MAX_DIGITS = 18  # of a number; Python refuses to convert a few thousand
 MAX_NODES = 2**20  # far above any cluster; a slip of the pen must not fill the memory
 
 _NUMBER = re.compile(r"^(.*?)([0-9]+)([^0-9]*)$")  # the last number of a name
@@ -31,6 +32,9 @@ def fold(names: Iterable[str]) -> str:
                 plain.add(name)
                 continue
             prefix, digits, suffix = match.groups()
+        if len(digits) > MAX_DIGITS:
+            plain.add(name)
+            continue
         width = len(digits) if digits[0] == "0" and len(digits) > 1 else 0
         if last != (prefix, suffix, width):
             last = (prefix, suffix, width)
@@ -52,6 +56,8 @@ def _one_run(names: tuple[str, ...]) -> str | None:
     """The list as one bracket where it is n1, n2, n3, ... in that order, as with the nodes of a large machine; None: it is not."""
     first, last = _NUMBER.match(names[0]), _NUMBER.match(names[-1])
     if first is None or last is None or first[1] != last[1] or first[3] != last[3]:
+        return None
+    if max(len(first[2]), len(last[2])) > MAX_DIGITS:
         return None
     low, high, width = int(first[2]), int(last[2]), len(first[2]) if first[2][0] == "0" and len(first[2]) > 1 else 0
     if width not in {0, len(last[2])}:

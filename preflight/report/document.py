@@ -8,6 +8,7 @@ import msgspec
 from preflight.errors import ConfigError
 from preflight.formats import read_bytes, write_atomically
 from preflight.model import SCHEMA, Measurement, Noun, Report, from_json, to_json
+from preflight.model.possible import impossible_nodes
 
 T = TypeVar("T")
 
@@ -35,6 +36,10 @@ def load_report(path: str | Path) -> Report:
             remedy="give the report.json of `preflight run`; one of another version needs that version of preflight",
         )
     report = _decode(source, data, Report)
+    for place, inventory in (("inventory", report.evidence.inventory), ("before", report.evidence.before)):
+        problem = impossible_nodes(inventory.nodes) if inventory else None
+        if problem:
+            raise ConfigError(source, problem, key=f"evidence.{place}")
     for number, measurement in enumerate(report.evidence.measurements or ()):
         problem = _impossible(measurement)
         if problem:

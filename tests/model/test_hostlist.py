@@ -18,6 +18,7 @@ from preflight.model.hostlist import MAX_NODES, fold, fold_numbers, natural_key,
         (["n1", "n01"], "n01,n1"),
         (["n1", "n1"], "n1"),
         (["gpu-1.site", "gpu-2.site", "gpu-2.other"], "gpu-2.other,gpu-[1-2].site"),
+        (["n" + "1" * 5000, "n1", "n2"], "n" + "1" * 5000 + ",n[1-2]"),
         (["r1n1-ib", "r1n2-ib", "r2n1-ib"], "r1n[1-2]-ib,r2n1-ib"),
     ],
 )

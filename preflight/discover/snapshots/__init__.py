@@ -8,6 +8,7 @@ import msgspec
 from preflight.errors import ConfigError
 from preflight.formats import parse_xml, read_bytes, readable
 from preflight.model import Node, from_json
+from preflight.model.possible import impossible
 
 MAX_BYTES = 64 * 2**20  # a snapshot of 16 GPUs with all counters has some 300 KB
 MAX_TEXT_BYTES = 8 * 2**20  # a pasted report; the table in it has 10 KB
@@ -26,13 +27,16 @@ def read_node(path: str | Path, *, product: str | None = None, name: str | None 
     """The node that a file tells of, whichever kind of file it is.
 
     `product`: the NVML name of the GPUs, where the file doesn't tell it. `name`: what the node is to be called; by default its name in a snapshot, else the file's name
-    without its ending. Raises ConfigError: can't be read, too large, or none of the kinds.
+    without its ending. Raises ConfigError: can't be read, too large, none of the kinds, or figures that can't be.
     """
     data = read_bytes(path, MAX_BYTES)
     source = readable(str(path))
     text = data.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text.startswith(b"{"):
         node = _from_snapshot(text, source)
+        problem = impossible(node)
+        if problem is not None:
+            raise ConfigError(source, f"can't be what a machine said of itself: {problem}", remedy=READ)
         return _complete(node, product, name)
     called = name or readable(Path(path).stem) or "node"
     return _from_text(text, source, called, product)

@@ -1,5 +1,6 @@
 """One function for every kind of file that tells of a node; whatever else a file is, the answer is one message."""
 
+import json
 import os
 import sys
 
@@ -34,6 +35,20 @@ def test_our_own_snapshots_come_back_whole(file):
     for schema in ("preflight.node/1", "preflight.topology/1"):
         document = to_json({"schema": schema, "node": node, "more": [1, 2]})
         assert read_node(file(b"\xef\xbb\xbf \n" + document)) == node
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"gpus": [{"index": 0}, {"index": 0}]},
+        {"gpus": [{"index": i} for i in range(1000)]},
+        {"gpus": [{"index": 0, "ecc": {"uncorrected_volatile": -1}}]},
+        {"memory_bytes": 10**400},
+    ],
+)
+def test_a_snapshot_of_a_machine_that_cannot_be_is_refused_rather_than_judged(file, facts):
+    with pytest.raises(ConfigError, match="can't be what a machine said"):
+        read_node(file(json.dumps({"name": "n1", **facts})))
 
 
 def test_a_product_fills_what_the_file_does_not_tell_and_overrides_no_driver(file):
