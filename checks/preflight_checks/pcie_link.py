@@ -2,20 +2,22 @@
 
 A link that lost lanes halves copies and GPUDirect for good, without an error: width below what device and slot can do is FAIL. An idle GPU lowers its generation to
 save power, so a low one counts only while it works, and then as a WARN. A slot or BIOS setting that allows less than the product can do is a WARN, once for
-all GPUs alike. HCAs count where a port has a link; several of one kind that are narrow alike are the machine's way of wiring them: a WARN.
+all GPUs alike. HCAs count where a port has a link. Several GPUs or HCAs of one kind that are narrow alike are the machine's way of wiring them: a WARN. So is a narrow GPU
+whose slot is not in sight and that has no wider peer (NVML tells the card's width, not the slot's), and a GeForce card: boards of desktops give them what lanes are left.
 Not judged: virtual functions, placeholders of virtual machines (x1 at 2.5 GT/s), and GPUs that the CPU reaches over a link of its own (Grace).
-Source: nvml.h, nvmlDeviceGetMaxPcieLinkWidth (device and slot together) and nvmlDeviceGetGpuMaxPcieLinkGeneration (device alone); Linux sysfs-bus-pci,
-current_link_width; gcm's manifest and OCI's missing-lanes check; NCCL issues 256, 749 and 1205 (x1 in virtual machines); tt-smi 67 (x8 shown as x16).
+Source: nvml.h, nvmlDeviceGetMaxPcieLinkWidth and nvmlDeviceGetGpuMaxPcieLinkGeneration; slots: Linux sysfs-bus-pci, max_link_width of the port above
+(club-3090 pull request 594: a card of x16 in a slot of x4); gcm's manifest and OCI's missing-lanes check; NCCL issues 256, 749 and 1205 (x1 in virtual machines); tt-smi 67 (x8 shown as x16).
 """
 
 from collections.abc import Hashable, Iterable, Iterator
 
 from preflight.model import Check, Evidence, Finding, Gpu, Hca, Node, Part, PcieLink, Verdict
 from preflight.model.per_gpu import Fault, gpu_part, judge_gpus
+from preflight.model.rails import on_grace
 
 NAME = "pcie_link"
 EXPECTED = "the width and generation that device and slot can do"
-_C2C = "its memory is a NUMA node of the host, reached over a link of its own"
+_C2C = "the CPU reaches it over a link of its own"
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
@@ -32,7 +34,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         good="PCIe at full width",
         expected=EXPECTED,
         note=_idle,
-        unless=lambda gpu: _C2C if gpu.own_numa_node is not None else None,
+        unless=lambda gpu: _C2C if on_grace(gpu) else None,
     )
     for node in evidence.health or ():
         yield from _judge_hcas(node)
@@ -89,19 +91,22 @@ def _narrow(node: Node, gpu: Gpu, pcie: PcieLink) -> Fault:
     links = [other.pcie for other in node.open_gpus]
     all_alike = len(links) > 1 and all(link is not None and link.width == pcie.width for link in links)
     virtual = _is_virtual(node)
+    slot_known = bool(gpu.pci_upstream) or _usual_width(node, gpu, now=True) > (pcie.width or 0)
+    lost = slot_known and not (virtual or all_alike or "GEFORCE" in (gpu.name or "").upper())
     return Fault(
-        Verdict.WARN if virtual else Verdict.FAIL,
+        Verdict.FAIL if lost else Verdict.WARN,
         f"PCIe {_text(pcie)}" + (" (a virtual machine may show made-up values)" if virtual else ""),
         EXPECTED,
         f"look for PCIe errors in the kernel log of {node.name}, "
         + (
-            "at the BIOS's bifurcation of the slots and at the risers"
+            "at the BIOS's bifurcation of the slots and at the risers; if the machine is wired so, switch the rule off for it"
             if all_alike
             else "reseat the card or riser, then try it in another slot"
         ),
-        part=Part(kind="node", name=node.name, confidence="likely")
+        blames=lost or all_alike,
+        part=Part(kind="environment", name=f"PCIe slots of {node.name}", confidence="possible")
         if all_alike
-        else gpu_part(node, gpu, "possible" if virtual else "likely"),
+        else gpu_part(node, gpu, "likely" if lost else "possible"),
     )
 
 
@@ -115,12 +120,10 @@ def _limited(text: str) -> Fault:
     )
 
 
-def _usual_width(node: Node, gpu: Gpu) -> int:
-    """The widest link of the same product on this node, which stands in for a missing profile."""
-    widths = [
-        other.pcie.max_width or 0 for other in node.open_gpus if other.name == gpu.name and other.pcie is not None
-    ]
-    return max(widths, default=0)
+def _usual_width(node: Node, gpu: Gpu, *, now: bool = False) -> int:
+    """The widest link of the same product on this node (`now`: as it runs), which stands in for a missing profile."""
+    links = [other.pcie for other in node.open_gpus if other.name == gpu.name and other.pcie is not None]
+    return max(((link.width if now else link.max_width) or 0 for link in links), default=0)
 
 
 def _works_slowly(gpu: Gpu, pcie: PcieLink) -> bool:

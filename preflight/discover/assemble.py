@@ -13,9 +13,9 @@ from preflight.discover.mask import read_mask
 from preflight.discover.nvlink import nvlink_domains
 from preflight.discover.nvml_reading import NvmlReading
 from preflight.discover.nvml_run import NvmlRun
-from preflight.discover.pci import pci_cpus, pci_numa_node, pci_upstream
+from preflight.discover.pci import pci_cpus, pci_numa_node, pci_upstream, slot_width
 from preflight.discover.processes import name_processes
-from preflight.model import Gpu, Node, Problem
+from preflight.model import Gpu, Node, PcieLink, Problem
 from preflight.model.rails import fill_nics
 
 NO_DRIVER = "no NVIDIA driver"
@@ -127,10 +127,18 @@ def _placed(root: Path, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 
 
 def _place(root: Path, gpu: Gpu, bus_id: str) -> Gpu:
-    numa_node = pci_numa_node(root, bus_id)
+    numa_node, upstream = pci_numa_node(root, bus_id), pci_upstream(root, bus_id)
     return msgspec.structs.replace(
         gpu,
         numa_node=gpu.numa_node if numa_node is None else numa_node,
         cpus=gpu.cpus or pci_cpus(root, bus_id),
-        pci_upstream=pci_upstream(root, bus_id),
+        pci_upstream=upstream,
+        pcie=_in_slot(gpu.pcie, slot_width(root, upstream)),
     )
+
+
+def _in_slot(pcie: PcieLink | None, lanes: int | None) -> PcieLink | None:
+    """NVML's greatest width is that of the card, whatever the slot has (noonghunna/club-3090 pull request 594: "x4 negotiated, GPU max x16" in a slot of four lanes)."""
+    if pcie is None or pcie.width is None or pcie.max_width is None or lanes is None:
+        return pcie
+    return msgspec.structs.replace(pcie, max_width=max(pcie.width, min(pcie.max_width, lanes)))

@@ -129,6 +129,12 @@ def pcie_link(root: Path, bus_id: str, upstream: tuple[str, ...] | None) -> Pcie
     )
 
 
+def slot_width(root: Path, upstream: tuple[str, ...] | None) -> int | None:
+    """The lanes that the port above a device can do at most. None: not in sight, as in a virtual machine."""
+    above = upstream[0] if upstream and is_bridge_id(upstream[0]) else None
+    return _real_width(read_int(f"{pci_folder(root, above)}/max_link_width")) if above else None
+
+
 def _speeds(folder: str) -> dict[str, int | None]:
     return {
         "generation": parse_speed(read_text(f"{folder}/current_link_speed")),

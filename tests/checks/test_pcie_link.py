@@ -65,7 +65,20 @@ def test_a_gpu_that_lost_lanes_fails_and_is_blamed():
 
 def test_gpus_that_are_all_narrow_alike_are_one_finding_about_the_node():
     [finding] = judged(node(*(link(width=8) for _ in range(8))))
-    assert (finding.verdict, finding.subject, finding.blames.kind) == (Verdict.FAIL, "node0", "node")
+    assert (finding.verdict, finding.subject, finding.blames.kind) == (Verdict.WARN, "node0", "environment")
+
+
+def test_a_narrow_gpu_alone_fails_only_where_its_slot_is_known_to_have_more_lanes():
+    [finding] = judged(node(link(width=8), count=1))
+    assert finding.verdict is Verdict.WARN
+    [finding] = judged(node(link(width=8), count=1, gpu={"pci_upstream": ("0000:00:01.0", "pci0000:00")}))
+    assert finding.verdict is Verdict.FAIL
+
+
+def test_a_geforce_card_in_what_lanes_are_left_is_a_warning():
+    cards = {"name": "NVIDIA GeForce RTX 3090", "pci_upstream": ("0000:00:01.0", "pci0000:00")}
+    [finding] = not_passed(judged(node(link(width=4), count=2, gpu=cards)))
+    assert finding.verdict is Verdict.WARN
 
 
 def test_idle_gpus_lower_their_generation_and_pass():
@@ -117,6 +130,8 @@ def test_grace_gpus_are_not_judged():
     [finding] = judged(node(*(link(width=1) for _ in range(4)), count=4, gpu={"own_numa_node": 2}))
     assert finding.verdict is Verdict.SKIP
     assert "link of its own" in finding.observed
+    [finding] = judged(node(*(link(width=1) for _ in range(4)), count=4, gpu={"name": "NVIDIA GB200"}), profile=None)
+    assert finding.verdict is Verdict.SKIP  # also where the driver keeps its memory apart from the host's
 
 
 def test_what_could_not_be_read_is_unknown_and_what_a_product_does_not_have_is_skipped():

@@ -9,7 +9,7 @@ from preflight.discover.node import discover_node
 from preflight.discover.nvlink import nvlink_domains
 from preflight.discover.nvml_reading import NvmlReading
 from preflight.discover.topology import build_topology
-from preflight.model import Gpu, GpuPeer, GpuProcess, Inventory, Link, Node, from_json, to_json
+from preflight.model import Gpu, GpuPeer, GpuProcess, Inventory, Link, Node, PcieLink, from_json, to_json
 from tests.builders import make_inventory, make_node
 from tests.machines import hgx
 from tests.trees import Tree
@@ -187,6 +187,17 @@ def test_what_nvml_says_of_a_place_stays_where_sysfs_is_silent(tmp_path, answeri
     answering(gpus=on_bus(1, numa_node=1, cpus="0-3"))
     (gpu,) = discover_node("n1", root=tmp_path).gpus
     assert (gpu.numa_node, gpu.cpus, gpu.pci_upstream, gpu.nics) == (1, "0-3", None, {})
+
+
+def test_a_card_counts_no_more_lanes_than_its_slot_has(tmp_path, answering):
+    tree = Tree(tmp_path)
+    tree.pci("pci0000:10/0000:10:01.0", vendor="0x1000", class_code="0x060400", speed="16.0 GT/s PCIe", width=4)
+    tree.gpu("pci0000:10/0000:10:01.0/0000:40:00.0")
+    tree.gpu("pci0000:11/0000:11:01.0/0000:41:00.0")  # a slot that tells nothing
+    shown = PcieLink(width=4, max_width=16)
+    answering(gpus=on_bus(2, pcie=shown))
+    first, second = discover_node(root=tree.root).gpus
+    assert (first.pcie.max_width, second.pcie.max_width) == (4, 16)
 
 
 def test_a_gpu_that_the_driver_lost_is_counted_on_the_bus_and_named_dead(tmp_path, answering):
