@@ -1,7 +1,8 @@
 """HCAs can reach GPU memory without a copy through the host (GPUDirect RDMA).
 
 Without it every byte between nodes goes through host memory: a public case fell from about 180 to 10 GB/s on every pair of nodes at once, after an image upgrade, so that no
-comparison of nodes could find it. A module that is loaded is not a module that is registered.
+comparison of nodes could find it. A module that is loaded is not a module that is registered. Where no HCA shares PCIe switches with a GPU, NCCL
+doesn't use it unless NCCL_NET_GDR_LEVEL says so: a WARN. The driver of EFA cards reaches GPU memory by itself, without these modules.
 
 Source: NVIDIA/nccl issue 1676 (NCCL up to 2.22.3 looks only for the older module's entry in /sys/kernel/mm/memory_peers, 2.23.4 and later also take nvidia_peermem itself);
 issues 1537 and 1939 (loaded, not registered); ROCm/rccl pull request 1328 (no memory_peers from kernel 6.4 on); issue 1474 and NVIDIA's GPUDirect RDMA documentation (dmabuf needs the open kernel modules); issue 778 (NCCL 2.13 uses dmabuf, 2.11 did not).
@@ -10,6 +11,7 @@ issues 1537 and 1939 (loaded, not registered); ROCm/rccl pull request 1328 (no m
 from collections.abc import Iterator
 
 from preflight.model import Check, Evidence, Finding, GpuDirect, Node, Part, Verdict
+from preflight.model.rails import rails
 
 NAME = "gpu_direct"
 EXPECTED = "dmabuf, or a peer-memory module that the RDMA stack knows"
@@ -22,10 +24,10 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     """One finding for each node with GPUs and HCAs. FAIL only where a plan spans nodes: within one node nothing needs it."""
     spans = evidence.plan is not None and len(set(evidence.plan.placement.nodes)) > 1
     for node in evidence.health or ():
-        if not node.gpus or not node.hcas:
+        if not node.gpus or not node.hcas or all(hca.driver == "efa" for hca in node.hcas):
             continue
         verdict, observed, remedy = _state(node)
-        if verdict is Verdict.FAIL and not spans:
+        if verdict is Verdict.FAIL and not (spans and _would_be_used(node)):
             verdict = Verdict.WARN
         yield Finding(
             check=NAME,
@@ -38,6 +40,12 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             if verdict in (Verdict.FAIL, Verdict.WARN)
             else None,
         )
+
+
+def _would_be_used(node: Node) -> bool:
+    """Whether an HCA is close enough to a GPU, or that is not known."""
+    found = rails(node)
+    return bool(found.own or found.unknown_gpus)
 
 
 def _state(node: Node) -> tuple[Verdict, str, str]:

@@ -1,7 +1,8 @@
 """A process may lock enough memory for RDMA.
 
-An HCA reads and writes memory that must not move, so every buffer that NCCL registers counts against the limit of locked memory. Defaults of 64 KiB to 8 MiB end the
-job at its first connection ("Cannot allocate memory"), and it is the job step's limit that counts, whatever the login shell's says.
+An HCA reads and writes memory that must not move, so every buffer that NCCL registers counts against the limit of locked memory. Defaults of 64 KiB to 8 MiB end a
+job of several nodes at its first connection ("Cannot allocate memory"), and it is the job step's limit that counts, whatever the login shell's says. So it is FAIL for
+a plan that spans nodes only; without one, or within one node, a WARN.
 
 Source: NVIDIA's advice for its containers, `--ulimit memlock=-1`; Red Hat's RDMA tuning, limits.d/rdma.conf with "unlimited"; the minimum is 16 channels of NCCL's
 default buffer of 4 MiB (NCCL_BUFFSIZE in NCCL's documentation): less can't hold the buffers of one peer.
@@ -20,6 +21,7 @@ EXPECTED = "unlimited locked memory"
 def judge(evidence: Evidence) -> Iterator[Finding]:
     """One finding for each node that has GPUs and HCAs."""
     minimum = evidence.limits(NAME, LIMITS)["minimum_bytes"]
+    spans = evidence.plan is not None and len(set(evidence.plan.placement.nodes)) > 1
     for node in evidence.health or ():
         if node.gpus == () or not node.hcas:
             continue
@@ -34,10 +36,10 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
                 remedy="run `ulimit -l` inside a job step",
             )
         else:
-            yield _judge_limit(node, limit, minimum)
+            yield _judge_limit(node, limit, minimum, spans=spans)
 
 
-def _judge_limit(node: Node, limit: int, minimum: float) -> Finding:
+def _judge_limit(node: Node, limit: int, minimum: float, *, spans: bool) -> Finding:
     if limit >= UNLIMITED:
         return Finding(check=NAME, subject=node.name, verdict=Verdict.PASS, observed="unlimited", expected=EXPECTED)
     assert node.limits is not None
@@ -48,7 +50,7 @@ def _judge_limit(node: Node, limit: int, minimum: float) -> Finding:
     exempt = node.limits.privileged
     if exempt:
         seen += "; it is root's, to whom the limit doesn't apply, but job steps may inherit it"
-    enough = limit >= minimum or exempt
+    enough = limit >= minimum or exempt or not spans
     return Finding(
         check=NAME,
         subject=node.name,
@@ -63,7 +65,7 @@ def _judge_limit(node: Node, limit: int, minimum: float) -> Finding:
 CHECK = Check(
     name=NAME,
     claim="A process may lock enough memory for RDMA.",
-    why="Buffers that an HCA uses are locked; a small limit ends the job at its first connection between nodes.",
+    why="Buffers that an HCA uses are locked; a small limit ends a job at its first connection between nodes.",
     source="NVIDIA's container advice (--ulimit memlock=-1); 16 channels of NCCL's default buffer of 4 MiB as the minimum",
     remedy="LimitMEMLOCK=infinity for the daemon that starts job steps; --ulimit memlock=-1 for containers",
     uses=("health",),

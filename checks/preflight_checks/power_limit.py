@@ -7,7 +7,7 @@ Source: nvml.h, nvmlDeviceGetEnforcedPowerLimit (the lowest of all limits, those
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from preflight.model import Check, Evidence, Finding, Gpu, Node, Power, Verdict
 from preflight.model.per_gpu import Fault, judge_gpus, missing_fault, setting_part
@@ -18,9 +18,15 @@ _ROUNDING_W = 1.0
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
-    """A cap below the default warns; it fails where this GPU gets less than `share_of_peers` of what most GPUs of its product have."""
+    """A cap below the default warns; it fails where this GPU gets less than `share_of_peers` of what most GPUs of its product have that work with it: those of its
+    node, and of the plan's. Other nodes of a partition may be capped otherwise on purpose.
+    """
     share = evidence.limits(NAME, LIMITS)["share_of_peers"]
-    usual = _usual_limits(evidence)
+    nodes = evidence.health or ()
+    usual = _usual_limits(nodes)
+    planned = set(evidence.plan.placement.nodes) if evidence.plan is not None else set()
+    of_plan = _usual_limits([node for node in nodes if node.name in planned])
+    with_it = {node.name: of_plan if node.name in planned else _usual_limits([node]) for node in nodes}
 
     def fault(node: Node, gpu: Gpu, power: Power) -> Fault | None:
         limit_w = _limit_w(power)
@@ -33,8 +39,9 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             return Fault(Verdict.UNKNOWN, f"limit {limit_w:.0f} W: neither a default nor another GPU to compare with")
         if limit_w >= meant_w - _ROUNDING_W:
             return None
-        odd = peers_w is not None and limit_w < share * peers_w
-        others = f", while most GPUs of this product here have {peers_w:.0f} W" if odd else ""
+        mates_w = with_it[node.name].get(gpu.name)
+        odd = mates_w is not None and limit_w < share * mates_w
+        others = f", while most GPUs of this product here have {mates_w:.0f} W" if odd else ""
         return Fault(
             Verdict.FAIL if odd else Verdict.WARN,
             f"limited to {limit_w:.0f} of {meant_w:.0f} W{others}",
@@ -56,10 +63,10 @@ def _default_w(evidence: Evidence, gpu: Gpu, power: Power) -> float | None:
     return power.default_limit_w if power.default_limit_w is not None else expected.value if expected else None
 
 
-def _usual_limits(evidence: Evidence) -> dict[str | None, float]:
+def _usual_limits(nodes: Iterable[Node]) -> dict[str | None, float]:
     """Product -> the limit that most of its GPUs have; the higher of two that are as common. Products with one GPU have no peers."""
     limits: dict[str, Counter[float]] = {}
-    for node in evidence.health or ():
+    for node in nodes:
         for gpu in node.open_gpus:
             limit_w = _limit_w(gpu.power) if gpu.power else None
             if gpu.name is not None and limit_w is not None:

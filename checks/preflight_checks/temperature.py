@@ -1,6 +1,6 @@
 """No GPU is near the temperature at which it slows itself down.
 
-Before a job a GPU is idle and should be cool. Degrees alone say little, since products differ: what counts is the distance to the point where clocks are cut.
+Before a job a GPU is idle and should be cool; one at work may touch its limit for a moment, which is a WARN. Degrees alone say little, since products differ: what counts is the distance to the point where clocks are cut.
 Source: nvml.h: on Ada and newer the driver tells the distance (nvmlDeviceGetMarginTemperature), on older products the slowdown threshold. `near_c` is ours.
 """
 
@@ -14,7 +14,7 @@ LIMITS = {"near_c": 5.0}
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
-    """At the point or above: FAIL; within `near_c` of it: WARN. If all GPUs of a node are hot, its cooling is named."""
+    """At the point or above without work: FAIL; with work, or within `near_c` of it: WARN. If all GPUs of a node are hot, its cooling is named."""
     near_c = evidence.limits(NAME, LIMITS)["near_c"]
     expected = f"more than {near_c:.0f} C below the slowdown point"
 
@@ -24,7 +24,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             return _unknown(gpu, temperature)
         if margin_c > near_c:
             return None
-        verdict = Verdict.FAIL if margin_c <= 0 else Verdict.WARN
+        verdict = Verdict.FAIL if margin_c <= 0 and not gpu.processes else Verdict.WARN
         if _all_hot(node, near_c):
             part = Part(kind="node", name=node.name, confidence="likely")
             observed = "at the slowdown point or above" if margin_c <= 0 else "near the slowdown point"
@@ -35,7 +35,8 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         remedy = (
             f"look at the cooling of GPU {gpu.index} on {node.name} (heat sink, cold plate, air flow) before it is used"
         )
-        return Fault(verdict, f"{now}{where} the slowdown point", expected, remedy, confidence="likely")
+        work = ", while it is at work" if gpu.processes else ""
+        return Fault(verdict, f"{now}{where} the slowdown point{work}", expected, remedy, confidence="likely")
 
     yield from judge_gpus(NAME, evidence, "temperature", fault, good="far from the slowdown point", expected=expected)
 

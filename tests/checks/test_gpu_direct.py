@@ -1,10 +1,11 @@
 """GPUDirect RDMA: on, off on the whole fleet, loaded but not registered, not needed."""
 
 import pytest
+from msgspec.structs import replace
 
 from preflight.model import GpuDirect, Setting, Verdict
 from preflight_checks import gpu_direct
-from tests.builders import make_node, make_plan
+from tests.builders import make_gpu, make_node, make_plan
 from tests.checks.nodes_found import findings_of, make_hca, only
 
 TWO_NODES = make_plan(nodes=2, tp=8, pp=1, dp=2, node_names=["n1", "n2"])
@@ -42,6 +43,17 @@ def test_what_a_job_on_one_node_does_not_need_is_a_warning():
     direct = GpuDirect(peermem="none", dmabuf=False)
     assert only(gpu_direct.CHECK, node(direct)).verdict is Verdict.WARN
     assert findings_of(gpu_direct.CHECK, node(direct), plan=TWO_NODES)[0].verdict is Verdict.FAIL
+
+
+def test_where_every_hca_is_beyond_a_host_bridge_nccl_would_not_use_it():
+    far = tuple(make_gpu("n1", i, nics={"mlx5_0": "NODE"}) for i in range(8))
+    apart = replace(node(GpuDirect(peermem="none", dmabuf=False)), gpus=far)
+    assert findings_of(gpu_direct.CHECK, apart, plan=TWO_NODES)[0].verdict is Verdict.WARN
+
+
+def test_the_driver_of_efa_needs_none_of_these_modules():
+    efa = replace(node(GpuDirect(peermem="none", dmabuf=False)), hcas=(make_hca(driver="efa"),))
+    assert only(gpu_direct.CHECK, efa, plan=TWO_NODES).verdict is Verdict.SKIP
 
 
 def test_a_module_without_an_entry_is_a_warning_for_new_nccl_and_unknown_for_an_unknown_one():

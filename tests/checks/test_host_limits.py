@@ -4,10 +4,11 @@ import pytest
 
 from preflight.model import UNLIMITED, ClockSync, Limits, Platform, Verdict
 from preflight_checks import clock_sync, memlock, shm_size
-from tests.builders import make_node
+from tests.builders import make_node, make_plan
 from tests.checks.nodes_found import findings_of, make_hca, only
 
 HCAS = (make_hca(),)
+TWO_NODES = make_plan(nodes=2, tp=8, pp=1, dp=2, node_names=["n1", "n2"])
 
 
 def node_with_limit(soft, hard=UNLIMITED, **others):
@@ -20,10 +21,16 @@ def test_unlimited_locked_memory_passes():
 
 @pytest.mark.parametrize("limit", [0, 64 * 1024, 8192 * 1024])
 def test_a_default_limit_of_locked_memory_is_the_environments_fault(limit):
-    finding = only(memlock.CHECK, node_with_limit(limit, hard=limit))
+    finding = only(memlock.CHECK, node_with_limit(limit, hard=limit), plan=TWO_NODES)
     assert finding.verdict is Verdict.FAIL
     assert finding.blames.kind == "environment"
     assert "LimitMEMLOCK=infinity" in finding.remedy
+
+
+def test_a_small_limit_of_locked_memory_does_no_harm_within_one_node():
+    assert only(memlock.CHECK, node_with_limit(8192 * 1024)).verdict is Verdict.WARN
+    one_node = make_plan(nodes=1, tp=8, pp=1, dp=1, node_names=["n1"])
+    assert only(memlock.CHECK, node_with_limit(8192 * 1024), plan=one_node).verdict is Verdict.WARN
 
 
 def test_a_large_limit_of_locked_memory_is_a_warning():

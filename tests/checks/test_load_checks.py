@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from preflight.model import Clocks, Expected, Part, Power, Problem, Profile, Temperature, Verdict
+from preflight.model import Clocks, Expected, GpuProcess, Part, Power, Problem, Profile, Temperature, Verdict
 from preflight_checks import persistence, power_limit, temperature, throttle
-from tests.builders import H100
+from tests.builders import H100, make_plan
 from tests.checks.nodes import blamed, judged, node_with, only, verdicts
 
 
@@ -74,6 +74,14 @@ def test_a_cluster_that_is_capped_on_purpose_is_one_warning_for_each_node():
     assert "nvidia-smi -pl 300" in findings[0].remedy
 
 
+def test_a_node_that_is_capped_as_a_whole_fails_only_beside_others_of_one_plan():
+    nodes = [node_with(power(700, 700), power(700, 700), field="power", name=f"node{i}") for i in range(3)]
+    capped = node_with(power(350, 700), power(350, 700), field="power", name="node3")
+    assert only(judged(power_limit.CHECK, *nodes, capped), Verdict.WARN).subject == "node3"
+    plan = make_plan(nodes=4, gpus_per_node=2, tp=2, pp=1, dp=4, node_names=[f"node{i}" for i in range(4)])
+    assert only(judged(power_limit.CHECK, *nodes, capped, plan=plan), Verdict.FAIL).subject == "node3"
+
+
 def test_a_cap_set_out_of_band_is_to_be_lifted_there():
     finding = only(judged(power_limit.CHECK, node_with(power(200, set_to=300), field="power")), Verdict.WARN)
     assert "out of band" in finding.remedy
@@ -115,6 +123,13 @@ def test_the_distance_to_the_slowdown_point_counts(facts, verdict, text):
     finding = findings[0]
     assert finding.verdict is verdict
     assert text in finding.observed
+
+
+def test_a_gpu_at_work_may_touch_its_limit():
+    hot, cool = Temperature(gpu_c=86, margin_c=0), Temperature(gpu_c=30, margin_c=57)
+    at_work = node_with(hot, cool, field="temperature", processes=(GpuProcess(pid=1),))
+    finding = only(judged(temperature.CHECK, at_work), Verdict.WARN)
+    assert finding.observed == "86 C, at the slowdown point, while it is at work"
 
 
 def test_if_all_gpus_are_hot_the_cooling_of_the_node_is_named():
