@@ -10,10 +10,12 @@ graph file in /etc/nccl.conf broke jobs on 2 and 3 GPUs. NVIDIA/nccl issue threa
 people try and forget.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from ipaddress import ip_interface
 from typing import NamedTuple
 
-from preflight.model import Check, Evidence, Finding, Gpu, Hca, Node, Part, Setting, Verdict
+from preflight.model import Check, Evidence, Finding, Gpu, Hca, Nic, Node, Part, Setting, Verdict
 from preflight.model.nccl_lists import read_list, read_number
 from preflight.model.per_gpu import count
 
@@ -256,9 +258,22 @@ def _interfaces(case: _Case, setting: Setting) -> _Fault | None:
         remedy = f"write {setting.name}={setting.value},lo, or leave it out: lo and docker are left out by default"
         says = "leaves the loopback interface in, which other nodes can't reach"
         return _Fault(FAIL if case.together else WARN, says, remedy if wanted.excludes else f"name one of {here}")
+    if all(map(_is_of_this_node_only, used)):
+        says = "names only interfaces with link-local addresses, which other nodes can't reach"
+        return _Fault(FAIL if case.together else WARN, says, f"name one of {here} that other nodes can reach")
     if all(nic.up is False for nic in used):
         return _Fault(FAIL if case.together else WARN, "names only interfaces that are down", f"name one of {here}")
     return None
+
+
+def _is_of_this_node_only(nic: Nic) -> bool:
+    """Whether its IPv4 addresses, or those of IPv6 where it has no others, are all link-local. A node's own services are reached so (aws-samples/aws-do-eks 54)."""
+    known = []
+    for text in nic.addresses:
+        with contextlib.suppress(ValueError):
+            known.append(ip_interface(text).ip)
+    old = [address for address in known if address.version == 4]
+    return bool(known) and all(address.is_link_local for address in old or known)
 
 
 def _hcas(case: _Case, setting: Setting) -> _Fault | None:

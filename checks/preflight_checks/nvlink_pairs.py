@@ -109,7 +109,10 @@ def _unclear(each: _Set, layouts: tuple[NvlinkLayout, ...] | None) -> str | None
     if each.numbers and not known and layouts != ():
         told = [problem.text for problem in each.node.problems if problem.field in ("peers", "links")]
         asked = [gpu.why_unknown(field) for field in ("peers", "links") for gpu in each.gpus]
-        reasons = dict.fromkeys([*told, *(why.text for why in asked if not told or why.kind != "not told")])
+        untold = (
+            "the driver tells nothing of peer access over them" if each.node.tells_health else "not in this snapshot"
+        )
+        reasons = dict.fromkeys([*told, *(why.text for why in asked if why.kind != "not told")]) or {untold: None}
         return f"NVLinks of all {len(each.numbers)} pairs unknown: {'; '.join(reasons)}"
     if each.joined or layouts == ():
         return None

@@ -96,7 +96,8 @@ def _untold(node: Node, gpus: Sequence[Gpu]) -> Finding:
     missing = [gpu.why_unknown("peers") for gpu in gpus]
     if all(why.kind == "unsupported" for why in missing):
         return Finding(check=NAME, subject=node.name, verdict=Verdict.SKIP, observed=missing[0].text)
-    text = "; ".join(dict.fromkeys(why.text for why in missing if why.kind != "unsupported"))
+    words = ["the driver tells nothing of it" if why.kind == "not told" else why.text for why in missing]
+    text = "; ".join(dict.fromkeys(words))
     observed = f"peer access of every pair unknown: {text}"
     return Finding(check=NAME, subject=node.name, verdict=Verdict.UNKNOWN, observed=observed, expected=EXPECTED)
 

@@ -237,3 +237,17 @@ def test_settings_that_are_unknown_are_unknown():
 def test_nothing_without_gpus_and_where_cpus_are_meant():
     assert findings(make_node(gpus=0)) == []
     assert findings(node(NCCL_P2P_DISABLE="1"), settings=Settings(cpu_declared=True)) == []
+
+
+def test_interfaces_that_only_this_node_reaches_are_no_way_to_others():  # aws-samples/aws-do-eks 54
+    local = Nic(name="pod-id-link0", kind="virtual", up=True, addresses=("169.254.170.23", "fd00:ec2::23"))
+    fields = {"NCCL_SOCKET_IFNAME": "pod-id-link0"}
+    nodes = [structs.replace(node(name, **fields), nics=(*NICS, local)) for name in ("node0", "node1")]
+    (warned,) = findings(nodes[0])
+    assert warned.verdict is Verdict.WARN
+    assert "link-local" in warned.observed
+    assert {finding.verdict for finding in findings(*nodes)} == {Verdict.FAIL}
+    routed = structs.replace(local, addresses=("169.254.170.23", "10.0.0.7"))
+    assert {f.verdict for f in findings(*(structs.replace(n, nics=(*NICS, routed)) for n in nodes))} == {Verdict.PASS}
+    six = structs.replace(local, addresses=("fe80::1", "fd00:1::1"))
+    assert {f.verdict for f in findings(*(structs.replace(n, nics=(*NICS, six)) for n in nodes))} == {Verdict.PASS}

@@ -90,12 +90,15 @@ class _Reader:
         self.view: str | None = None
         self.p2p = ""
         self.view_age = 0
+        self.truncated: str | None = None  # told before its table
 
     def read(self, line: str) -> None:
         """Take one line in."""
         if len(line) > MAX_LINE or not line.strip():
             return
         self.view_age += 1
+        if self.draft is None and (found := _TRUNCATED.search(line)):
+            self.truncated = found[0]
         if self.draft is None and not _MAY_BEGIN.search(line):
             return
         line = "".join(char if char.isprintable() else " " for char in _ESCAPE.sub("", line))
@@ -126,6 +129,7 @@ class _Reader:
         self.finish()
         fresh = self.view_age <= MAX_GAP
         self.draft = _Draft(devices, line, self.view if fresh else None, self.p2p if fresh else "")
+        self.draft.truncated, self.truncated = self.truncated, None
         self.view, self.p2p = None, ""
         return True
 

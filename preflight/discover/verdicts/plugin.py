@@ -47,7 +47,9 @@ def run_plugin(argv: Sequence[str], deadline_s: float) -> OutsideVerdict:
             env={"PATH": _PATH, **os.environ, "LC_ALL": "C"},
         )
     except (OSError, ValueError) as error:
-        return _unknown(name, f"can't be started: {(error.strerror if isinstance(error, OSError) else None) or error}")
+        return _unknown(
+            name, f"{argv[0]} can't be started: {(error.strerror if isinstance(error, OSError) else None) or error}"
+        )
     try:
         output, ended = _follow(process, time.monotonic() + deadline_s)
     finally:
@@ -80,7 +82,7 @@ def _refusal(path: str) -> str | None:
     try:
         status = Path(path).stat()
     except (OSError, ValueError) as error:
-        return f"can't be started: {(error.strerror if isinstance(error, OSError) else None) or error}"
+        return f"{path} can't be started: {(error.strerror if isinstance(error, OSError) else None) or error}"
     if not stat.S_ISREG(status.st_mode):
         return "is no regular file"
     return "can be written by everybody: not run" if status.st_mode & stat.S_IWOTH else None

@@ -113,9 +113,10 @@ def test_a_legend_that_names_two_hcas_alike_is_not_believed():
     assert [hca.name for hca in read(text).hcas] == ["NIC0", "NIC1"]
 
 
-def test_hcas_are_unknown_where_the_command_left_some_out():
-    text = "GPU0 NIC0 CPU Affinity\nGPU0 X PIX 0-7\n76 NICs found, only displaying 56\n"
-    node = read(text)
+@pytest.mark.parametrize("before", [True, False])
+def test_hcas_are_unknown_where_the_command_left_some_out(before):
+    table, notice = "GPU0 NIC0 CPU Affinity\nGPU0 X PIX 0-7\n", "76 NICs found, only displaying 56\n"
+    node = read(notice + table if before else table + notice)
     assert node.hcas is None
     assert node.gpus[0].nics == {}
     assert rails(node).unknown_gpus == (0,)
