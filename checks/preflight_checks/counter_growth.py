@@ -24,6 +24,7 @@ from preflight.model.counters import (
     owner_of,
     tells_errors,
 )
+from preflight.model.hostlist import fold
 from preflight.model.per_gpu import gpu_name, gpu_part
 
 NAME = "counter_growth"
@@ -73,7 +74,9 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         before = evidence.before.node(node.name)
         if before is None:
             if counters_of(node):
-                yield _about_node(node, Verdict.UNKNOWN, "not in the earlier snapshot")
+                told = f"not in the earlier snapshot, which is of {fold(one.name for one in evidence.before.nodes)}"
+                ask = f"give an earlier snapshot of {node.name} (preflight node --save)"
+                yield _about_node(node, Verdict.UNKNOWN, told, remedy=ask)
             continue
         compared = compare(before, node)
         view = View(node, compared, compared.by_owner(), evidence.limits(NAME, LIMITS))
@@ -248,8 +251,8 @@ def _about_part(subject: str, grown: Sequence[Grown], remedy: str, part: Part | 
     )
 
 
-def _about_node(node: Node, verdict: Verdict, observed: str) -> Finding:
-    remedy = "take two snapshots without a restart between them" if verdict is Verdict.UNKNOWN else ""
+def _about_node(node: Node, verdict: Verdict, observed: str, *, remedy: str = "") -> Finding:
+    remedy = remedy or ("take two snapshots without a restart between them" if verdict is Verdict.UNKNOWN else "")
     return Finding(check=NAME, subject=node.name, verdict=verdict, observed=observed, expected=_EXPECTED, remedy=remedy)
 
 

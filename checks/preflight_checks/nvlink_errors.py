@@ -42,7 +42,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             "since the driver was loaded: " + "; ".join(f"link {index}: {text}" for index, text in bad.items()),
             f"no link with {limits['events']:.0f} errors and {limits['times_others']:.0f} times what links usually have",
             f"take two snapshots some minutes apart under load (preflight node --since): if it grows, drain {node.name}, reseat or replace what "
-            f"{'that link' if one else 'those links'} of GPU {gpu.index} go through",
+            f"{'that link goes' if one else 'those links go'} through, at GPU {gpu.index} first",
             part=Part(kind="link", name=f"{name} link {next(iter(bad))}", confidence="likely")
             if one
             else Part(kind="gpu", name=name, confidence="possible"),

@@ -56,7 +56,7 @@ class _Set(NamedTuple):
 
     @property
     def product(self) -> str:
-        return self.gpus[0].name or "this product (its name is unknown)"
+        return self.gpus[0].name or "a product that is not known"
 
     @property
     def all_links_active(self) -> bool:
@@ -187,7 +187,11 @@ def _guesses(sets: Sequence[_Set]) -> dict[Kind, NvlinkLayout | None]:
 
 def _without_profile(evidence: Evidence, each: _Set, guess: NvlinkLayout | None) -> Iterator[Finding]:
     """The same product elsewhere, and the other GPUs here, are the only measure."""
-    missing = f"no profile exists for {each.product}"
+    missing = (
+        f"no profile exists for {name}"
+        if (name := each.gpus[0].name)
+        else "no profile exists: the product is not known"
+    )
     fit = best_fit(each.numbers, (guess,)) if guess else None
     if fit is not None:
         yield from _findings(evidence, each, fit, missing)

@@ -33,7 +33,7 @@ def _finding(node: Node, said: OutsideVerdict) -> Finding:
         check=NAME,
         subject=subject,
         verdict=verdict,
-        observed=f"{said.name}: {said.text}" if said.text else said.name,
+        observed=_words(said),
         expected=f"{said.origin} finds nothing wrong",
         remedy=_remedy(node, said, verdict),
         blames=Part(kind="gpu" if of_gpu else "node", name=subject, confidence="likely")
@@ -43,12 +43,20 @@ def _finding(node: Node, said: OutsideVerdict) -> Finding:
     )
 
 
+def _words(said: OutsideVerdict) -> str:
+    """What was said, with the name of the test unless the text begins with it, as plug-ins' do ("DISK CRITICAL - ...")."""
+    if not said.text:
+        return f"{said.name}: {said.verdict}, without a word"
+    return said.text if said.text.casefold().startswith(said.name.casefold()) else f"{said.name}: {said.text}"
+
+
 def _remedy(node: Node, said: OutsideVerdict, verdict: Verdict) -> str:
     if verdict in {Verdict.PASS, Verdict.SKIP}:
         return ""
     if verdict is Verdict.UNKNOWN:
         return f"run {said.origin} on {node.name} again, and see why it gave no answer"
-    return f"follow what {said.origin} says of {said.name}, then run it on {node.name} again"
+    what = f"what {said.origin} says of {said.name}" if said.name != said.origin else f"what {said.origin} says"
+    return f"follow {what}, then run it on {node.name} again"
 
 
 def _gpu(node: Node, name: str) -> Gpu | None:

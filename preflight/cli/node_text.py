@@ -70,7 +70,7 @@ def surroundings_lines(node: Node) -> Iterable[str]:
     platform = node.platform
     if platform is not None:
         inside = [
-            f"{word} {plain(kind)}"
+            f"{word}{'' if kind == 'other' else f' {plain(kind)}'}"
             for word, kind in (("virtual machine", platform.virtual_machine), ("container", platform.container))
             if kind not in (None, "none")
         ]

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from preflight.model import Clocks, Ecc, Finding, Gpu, Hca, Link, Node, Part, PcieLink, Port, Verdict
 from preflight_checks.counter_growth import CHECK
@@ -220,3 +221,10 @@ def test_the_check_explains_itself():
     assert CHECK.uses == ("health", "before")
     assert CHECK.need == "advisory"
     assert all(text.endswith(".") for text in (CHECK.claim, CHECK.why, CHECK.source, CHECK.remedy))
+
+
+def test_an_earlier_snapshot_of_another_node_is_named():
+    before, now = node(gpu()), replace(node(gpu(), at=60.0), name="node7")
+    finding = only(grown(before, now), Verdict.UNKNOWN)
+    assert finding.observed == f"not in the earlier snapshot, which is of {before.name}"
+    assert "snapshot of node7" in finding.remedy

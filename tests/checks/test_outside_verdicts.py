@@ -75,3 +75,11 @@ def test_verdicts_count_without_gpus_too():
 
 def test_nothing_where_nobody_was_asked():
     assert list(check.judge(evidence())) == []
+
+
+def test_a_plug_ins_words_are_not_preceded_by_their_own_name_and_silence_is_told():
+    named = only(said("FAIL", name="DISK", text="DISK CRITICAL - 3% free", origin="nagios"))
+    assert named.observed == "DISK CRITICAL - 3% free"
+    silent = only(said("WARN", name="check_x", text="", origin="check_x"))
+    assert silent.observed == "check_x: WARN, without a word"
+    assert silent.remedy == "follow what check_x says, then run it on node0 again"
