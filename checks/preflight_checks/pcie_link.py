@@ -12,7 +12,7 @@ Source: nvml.h, nvmlDeviceGetMaxPcieLinkWidth and nvmlDeviceGetGpuMaxPcieLinkGen
 from collections.abc import Hashable, Iterable, Iterator
 
 from preflight.model import Check, Evidence, Finding, Gpu, Hca, Node, Part, PcieLink, Verdict
-from preflight.model.per_gpu import Fault, gpu_part, judge_gpus
+from preflight.model.per_gpu import Fault, gpu_part, judge_gpus, missing_fault
 from preflight.model.rails import on_grace
 
 NAME = "pcie_link"
@@ -59,7 +59,8 @@ def _judge_gpu(evidence: Evidence, node: Node, gpu: Gpu, pcie: PcieLink) -> Faul
     if _is_placeholder(node, pcie):
         return Fault(Verdict.SKIP, "a virtual machine shows a placeholder for the link")
     if pcie.width is None or pcie.max_width is None:
-        return Fault(Verdict.UNKNOWN, f"PCIe width unknown: {gpu.why_unknown('pcie').text}")
+        missing = missing_fault(gpu, "width" if pcie.width is None else "max_width", "pcie")
+        return missing if missing.verdict is Verdict.SKIP else missing._replace(observed=f"PCIe {missing.observed}")
     if pcie.width < pcie.max_width:
         return _narrow(node, gpu, pcie)
     return None if _is_virtual(node) else _slot(evidence, node, gpu, pcie)

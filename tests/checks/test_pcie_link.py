@@ -141,6 +141,8 @@ def test_what_could_not_be_read_is_unknown_and_what_a_product_does_not_have_is_s
     assert "Unknown Error" in finding.observed
     partly = judged(node(*(link(width=None),) * 8, gpu={"problems": (refused,)}))
     assert [f.verdict for f in partly] == [Verdict.UNKNOWN]
+    lacking = judged(node(*(link(width=None),) * 8, gpu={"unsupported": ("width",)}))
+    assert [f.verdict for f in lacking] == [Verdict.SKIP]
     without = judged(node(*(None,) * 8, gpu={"unsupported": ("pcie",)}))
     assert [f.verdict for f in without] == [Verdict.SKIP]
     denied = Problem(source="nvml", text="Insufficient Permissions (NVML 4)", field="pcie")
