@@ -1,8 +1,8 @@
 """A process may lock enough memory for RDMA.
 
 An HCA reads and writes memory that must not move, so every buffer that NCCL registers counts against the limit of locked memory. Defaults of 64 KiB to 8 MiB end a
-job of several nodes at its first connection ("Cannot allocate memory"), and it is the job step's limit that counts, whatever the login shell's says. So it is FAIL for
-a plan that spans nodes only; without one, or within one node, a WARN.
+job of several nodes at its first connection ("Cannot allocate memory"), and it is the job step's limit that counts, whatever the login shell's says. A job within one node
+does without HCAs: a WARN; and so is it without a plan where no HCA is close to a GPU, as in servers whose Ethernet card could do RDMA and never does.
 
 Source: NVIDIA's advice for its containers, `--ulimit memlock=-1`; Red Hat's RDMA tuning, limits.d/rdma.conf with "unlimited"; the minimum is 16 channels of NCCL's
 default buffer of 4 MiB (NCCL_BUFFSIZE in NCCL's documentation): less can't hold the buffers of one peer.
@@ -11,6 +11,7 @@ default buffer of 4 MiB (NCCL_BUFFSIZE in NCCL's documentation): less can't hold
 from collections.abc import Iterator
 
 from preflight.model import UNLIMITED, Check, Evidence, Finding, Node, Part, Verdict
+from preflight.model.rails import rails
 from preflight.model.units import show_bytes
 
 NAME = "memlock"
@@ -21,7 +22,7 @@ EXPECTED = "unlimited locked memory"
 def judge(evidence: Evidence) -> Iterator[Finding]:
     """One finding for each node that has GPUs and HCAs."""
     minimum = evidence.limits(NAME, LIMITS)["minimum_bytes"]
-    spans = evidence.plan is not None and len(set(evidence.plan.placement.nodes)) > 1
+    spans = len(set(evidence.plan.placement.nodes)) > 1 if evidence.plan is not None else None
     for node in evidence.health or ():
         if node.gpus == () or not node.hcas:
             continue
@@ -36,10 +37,17 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
                 remedy="run `ulimit -l` inside a job step",
             )
         else:
-            yield _judge_limit(node, limit, minimum, spans=spans)
+            needed = _has_rails(node) if spans is None else spans
+            yield _judge_limit(node, limit, minimum, needed=needed)
 
 
-def _judge_limit(node: Node, limit: int, minimum: float, *, spans: bool) -> Finding:
+def _has_rails(node: Node) -> bool:
+    """Whether an HCA is close to a GPU, or that is not known."""
+    found = rails(node)
+    return bool(found.own or found.unknown_gpus)
+
+
+def _judge_limit(node: Node, limit: int, minimum: float, *, needed: bool) -> Finding:
     if limit >= UNLIMITED:
         return Finding(check=NAME, subject=node.name, verdict=Verdict.PASS, observed="unlimited", expected=EXPECTED)
     assert node.limits is not None
@@ -50,7 +58,7 @@ def _judge_limit(node: Node, limit: int, minimum: float, *, spans: bool) -> Find
     exempt = node.limits.privileged
     if exempt:
         seen += "; it is root's, to whom the limit doesn't apply, but job steps may inherit it"
-    enough = limit >= minimum or exempt or not spans
+    enough = limit >= minimum or exempt or not needed
     return Finding(
         check=NAME,
         subject=node.name,

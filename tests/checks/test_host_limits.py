@@ -1,10 +1,11 @@
 """What a job's processes are allowed and given by the host: locked memory, /dev/shm, a clock."""
 
 import pytest
+from msgspec.structs import replace
 
 from preflight.model import UNLIMITED, ClockSync, Limits, Platform, Verdict
 from preflight_checks import clock_sync, memlock, shm_size
-from tests.builders import make_node, make_plan
+from tests.builders import make_gpu, make_node, make_plan
 from tests.checks.nodes_found import findings_of, make_hca, only
 
 HCAS = (make_hca(),)
@@ -21,14 +22,18 @@ def test_unlimited_locked_memory_passes():
 
 @pytest.mark.parametrize("limit", [0, 64 * 1024, 8192 * 1024])
 def test_a_default_limit_of_locked_memory_is_the_environments_fault(limit):
-    finding = only(memlock.CHECK, node_with_limit(limit, hard=limit), plan=TWO_NODES)
+    assert only(memlock.CHECK, node_with_limit(limit, hard=limit), plan=TWO_NODES).verdict is Verdict.FAIL
+    finding = only(memlock.CHECK, node_with_limit(limit, hard=limit))
     assert finding.verdict is Verdict.FAIL
     assert finding.blames.kind == "environment"
     assert "LimitMEMLOCK=infinity" in finding.remedy
 
 
 def test_a_small_limit_of_locked_memory_does_no_harm_within_one_node():
-    assert only(memlock.CHECK, node_with_limit(8192 * 1024)).verdict is Verdict.WARN
+    far = tuple(make_gpu("n1", i, nics={"mlx5_0": "SYS"}) for i in range(8))
+    ethernet = replace(node_with_limit(8192 * 1024), gpus=far)
+    assert only(memlock.CHECK, ethernet).verdict is Verdict.WARN
+    assert only(memlock.CHECK, ethernet, plan=TWO_NODES).verdict is Verdict.FAIL
     one_node = make_plan(nodes=1, tp=8, pp=1, dp=1, node_names=["n1"])
     assert only(memlock.CHECK, node_with_limit(8192 * 1024), plan=one_node).verdict is Verdict.WARN
 
