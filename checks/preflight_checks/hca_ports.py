@@ -1,7 +1,8 @@
 """The HCAs that carry the job's traffic have a link, of the same speed.
 
 Only those: which HCAs are a GPU's own is derived from PCIe places (preflight/model/rails.py), so that storage, management and unused ports that are down are no fault. What a
-down port prints as its rate is a placeholder and is not judged. A port in Polling sees no partner: cable, transceiver or the switch's port.
+down port prints as its rate is a placeholder and is not judged. A port in Polling sees no partner: cable, transceiver or the switch's port. A card of two ports is two
+HCAs to the system, and is often wired through one: a port that is down beside one that is up counts only where most such cards have both up.
 
 Source: leptonai/gpud pull requests 482 and 752 (seven of eight ports, the eighth in Polling at "10 Gb/s"), 308 (an empty listing is not healthy), issues 989 (12 ports, 4 down, 8 needed: no
 fault) and 371, 383 (a rate guessed from the GPU's name is wrong: peers are the reference); states: InfiniBand specification, PortInfo.
@@ -40,13 +41,16 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     """For each node with GPUs and HCAs: one finding for each port that is wrong, and one PASS for the others."""
     needed = int(evidence.limits(NAME, LIMITS)["ports_needed"])
     nodes = [node for node in evidence.health or () if node.gpus]
-    common = _commonest_rates([carried for node in nodes for carried in _carried(node)])
+    of_node = {node.name: _carried(node) for node in nodes}
+    both = _both_wired([items for carried in of_node.values() for items in _cards(carried).values()])
+    of_node = {name: _without_spares(carried, both) for name, carried in of_node.items()}
+    common = _commonest_rates([item for carried in of_node.values() for item in carried])
     for node in nodes:
         if node.hcas is None:
             yield _unknown(node, "HCAs can't be read here")
         elif node.hcas:
             yield from _half_read(node)
-            carried = _carried(node)
+            carried = of_node[node.name]
             yield from _judge_node(node, carried, needed, _expected_rate(carried, common))
         elif needed:
             yield _too_few(node, 0, 0, needed)
@@ -65,6 +69,34 @@ def _carried(node: Node) -> list[_Carried]:
         for hca in node.hcas
         if hca.name in names
     ]
+
+
+def _cards(carried: Sequence[_Carried]) -> dict[str, list[_Carried]]:
+    """The HCAs of each card: functions of one PCI device."""
+    cards: dict[str, list[_Carried]] = {}
+    for item in carried:
+        cards.setdefault((item.hca.pci_bus_id or item.hca.name).partition(".")[0], []).append(item)
+    return cards
+
+
+def _is_up(item: _Carried) -> bool:
+    return item.port is not None and bool(item.port.up)
+
+
+def _both_wired(cards: Sequence[Sequence[_Carried]]) -> set[tuple[Hashable, ...]]:
+    """Kinds of cards with several HCAs of which most have all up."""
+    tally: Counter[tuple[Hashable, ...]] = Counter()
+    for items in cards:
+        if len(items) > 1 and any(map(_is_up, items)):
+            tally[items[0].kind] += 1 if all(map(_is_up, items)) else -1
+    return {kind for kind, more in tally.items() if more > 0}
+
+
+def _without_spares(carried: list[_Carried], both: set[tuple[Hashable, ...]]) -> list[_Carried]:
+    """Without those that are down on a card that is wired through another of its ports."""
+    cards = _cards(carried)
+    wired = {id(item) for items in cards.values() if any(map(_is_up, items)) for item in items if item.kind not in both}
+    return [item for item in carried if item.port is None or item.port.up or id(item) not in wired]
 
 
 def _best(ports: Sequence[Port] | None) -> Port | None:

@@ -2,12 +2,12 @@
 
 On boards with NVSwitches the fabric manager trains the links and registers the GPUs; without it CUDA programs fail at start or hang. It died unnoticed for 20 days on one site's node. Boards
 with NVSwitches of the fourth generation (NVLink 5) need the NVLink subnet manager beside it. In racks whose NVLink joins nodes, the fabric manager runs on the switches, and each node needs
-the IMEX daemon to share memory with the others.
+the IMEX daemon to share memory with the others. Sites may start that with each job and end it after: it is missed where a plan spans nodes, and else a WARN.
 In a virtual machine the hypervisor may own the switches and run the fabric manager: from inside nobody can tell. In a container processes of the host are hidden. There the GPUs' registration
 speaks: completed for all of them, and the manager has done its work.
 
-Sources: NVIDIA, Fabric Manager User Guide, 1.3 (software stack), 1.5 (NVLink Subnet Manager), 6 and 7 (virtualisation); NVIDIA, IMEX Service documentation; NVIDIA/NVSentinel 883 (20
-days), NVIDIA/nccl-tests 260 (a virtual machine with 2 of 8 GPUs).
+Sources: NVIDIA, Fabric Manager User Guide, 1.3 (software stack), 1.5 (NVLink Subnet Manager), 6 and 7 (virtualisation); NVIDIA, IMEX Service documentation
+("Deployment Models": for the whole domain, or by the launcher for each job; so does the AWS PCS User Guide); NVIDIA/NVSentinel 883 (20 days), NVIDIA/nccl-tests 260 (a virtual machine with 2 of 8 GPUs).
 """
 
 from collections.abc import Iterator
@@ -32,11 +32,11 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     """One finding for each node that needs a daemon. Nothing for nodes without switched NVLink."""
     if evidence.settings.cpu_declared:
         return
-    together = len(evidence.inventory.nodes) > 1 if evidence.inventory else False
+    planned = set(evidence.plan.placement.nodes) if evidence.plan is not None else set()
     for node in evidence.health or ():
         needs = list(_needs(evidence, node)) if node.gpus and not node.simulated else []
         if needs:
-            yield _judge_node(node, needs, together=together)
+            yield _judge_node(node, needs, together=len(planned) > 1 and node.name in planned)
 
 
 def _needs(evidence: Evidence, node: Node) -> Iterator[_Need]:

@@ -103,6 +103,37 @@ def test_a_card_of_two_ports_is_used_through_the_one_that_is_up():
     assert only(hca_ports.CHECK, node(*hcas)).verdict is Verdict.PASS
 
 
+def dual(*down, name="n1"):
+    """Four cards of two ports, each card beside a GPU; HCAs of these numbers are down."""
+    hcas = [
+        make_hca(
+            f"mlx5_{i}", port=DOWN if i in down else make_port(), pci_bus_id=f"0000:{0x50 + i // 2:02x}:00.{i % 2}"
+        )
+        for i in range(8)
+    ]
+    near = {hca.name: "NODE" for hca in hcas}
+    gpus = tuple(make_gpu(name, i, nics={**near, f"mlx5_{2 * i}": "PIX", f"mlx5_{2 * i + 1}": "PIX"}) for i in range(4))
+    return replace(make_node(name), gpus=gpus, hcas=tuple(hcas))
+
+
+def test_cards_that_are_wired_through_one_of_two_ports_have_no_port_down():
+    finding = only(hca_ports.CHECK, dual(1, 3, 5, 7))
+    assert finding.verdict is Verdict.PASS
+    assert finding.observed.startswith("4 of 4 ports up")
+
+
+def test_where_most_cards_have_both_ports_up_one_that_is_down_is_named():
+    finding = findings_of(hca_ports.CHECK, dual(3))[0]
+    assert (finding.verdict, finding.blames.name) == (Verdict.FAIL, "n1 mlx5_3")
+    fleet = [dual(name=f"n{i}") for i in range(3)]
+    assert findings_of(hca_ports.CHECK, *fleet, dual(1, 3, 5, 7, name="n9"))[0].subject == "n9 mlx5_1"
+
+
+def test_a_card_without_any_port_up_is_down():
+    findings = findings_of(hca_ports.CHECK, dual(1, 2, 3, 5, 7))
+    assert {finding.subject for finding in findings if finding.verdict is Verdict.FAIL} == {"n1 mlx5_2", "n1 mlx5_3"}
+
+
 def test_a_site_that_needs_eight_ports_says_so():
     rules = {"hca_ports": Rule(limits={"ports_needed": 8.0})}
     assert only(hca_ports.CHECK, node(*eight()[:7], gpus=7), rules=rules).verdict is Verdict.FAIL

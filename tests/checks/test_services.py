@@ -16,7 +16,7 @@ from preflight.model import (
     Verdict,
 )
 from preflight_checks import services as check
-from tests.builders import H100, make_gpu, make_node
+from tests.builders import H100, make_gpu, make_node, make_plan
 
 DONE = Fabric(state="completed", status=0)
 
@@ -87,7 +87,9 @@ def test_nvlink_5_needs_the_subnet_manager_too():
 
 def test_a_rack_needs_imex_and_no_fabric_manager_of_its_own():
     nodes = [node(running=False, daemon="nvidia-imex", name=f"node{i}") for i in range(2)]
-    assert verdict(*nodes, fabric="rack") is Verdict.FAIL
+    plan = make_plan(nodes=2, tp=16, pp=1, dp=1, node_names=["node0", "node1"])
+    assert verdict(*nodes, fabric="rack", plan=plan) is Verdict.FAIL
+    assert verdict(*nodes, fabric="rack") is Verdict.WARN  # an idle rack, where each job starts its own
     assert verdict(nodes[0], fabric="rack") is Verdict.WARN  # one node alone does without
     assert verdict(node(running=True, daemon="nvidia-imex"), fabric="rack") is Verdict.PASS
 
