@@ -13,6 +13,8 @@ from preflight.discover.nvml_gpu import read_gpu
 from preflight.discover.nvml_pairs import read_peers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from preflight.discover.nvml_reading import NvmlReading
 
 MAX_GPUS = 256  # four times what a node can hold today; more is a library that lies
@@ -28,8 +30,8 @@ def read_gpus() -> "NvmlReading":
     return complete(msgspec.convert(read_facts(), NvmlReading))
 
 
-def read_facts() -> Facts:
-    """A reading as plain data: what becomes an NvmlReading. Doesn't raise for what NVML says."""
+def read_facts(tell: "Callable[[str], object]" = str) -> Facts:
+    """A reading as plain data: what becomes an NvmlReading. Doesn't raise for what NVML says. `tell` hears what is asked next, as in "GPU 3"."""
     try:
         import pynvml
     except (ImportError, OSError) as error:
@@ -39,7 +41,7 @@ def read_facts() -> Facts:
     except pynvml.NVMLError as error:
         return _failed_start(pynvml, error)
     try:
-        return _read_all(pynvml)
+        return _read_all(pynvml, tell)
     except pynvml.NVMLError as error:
         return _unread(f"NVML can't count the GPUs: {describe(pynvml, error)[1]}")
     finally:
@@ -67,14 +69,22 @@ def _shut_down(nvml: ModuleType) -> None:
         return  # the process ends next, and its handles with it
 
 
-def _read_all(nvml: ModuleType) -> Facts:
+def _read_all(nvml: ModuleType, tell: "Callable[[str], object]") -> Facts:
     system = Device(nvml, None)
     count = nvml.nvmlDeviceGetCount()
     if count > MAX_GPUS:
         return _unread(f"NVML counts {count} GPUs, which no node has")
-    devices = [_open(nvml, index) for index in range(count)]
-    read = [_read_gpu(device, index) for index, device in enumerate(devices)]
+    devices: list[Device] = []
+    read: list[tuple[Facts, bool]] = []
+    for index in range(count):
+        tell(f"GPU {index}")
+        devices.append(_open(nvml, index))
+    for index, device in enumerate(devices):
+        tell(f"GPU {index}")
+        read.append(_read_gpu(device, index))
+    tell("pairs of GPUs")
     peers = read_peers(devices)
+    tell("the driver itself")
     gpus = [
         facts | {"peers": its_peers, "problems": device.problems}
         for (facts, _), its_peers, device in zip(read, peers, devices, strict=True)
@@ -101,12 +111,13 @@ def _open(nvml: ModuleType, index: int) -> Device:
 
 
 def _read_gpu(device: Device, index: int) -> tuple[Facts, bool]:
-    """As read_gpu; an answer that we don't understand costs this GPU's facts and not those of the others."""
+    """Its facts and what read_gpu gives; an answer that we don't understand costs what comes after it of this GPU, and nothing of the others."""
+    facts: Facts = {"index": index}
     try:
-        return read_gpu(device, index)
-    except (ValueError, TypeError, ArithmeticError, AttributeError, LookupError) as error:
+        return facts, read_gpu(device, facts)
+    except (ValueError, TypeError, ArithmeticError, AttributeError, LookupError, MemoryError) as error:
         device.complain("NVML", f"an answer can't be understood: {type(error).__name__}: {error}", field=None)
-        return {"index": index}, False
+        return facts, False
 
 
 def _cuda_version(number: int | None) -> str | None:

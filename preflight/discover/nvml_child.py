@@ -7,10 +7,15 @@ import sys
 from types import ModuleType
 from typing import Any
 
+PROGRESS = "preflight asks "  # begins a line on stderr: if no answer comes, the last one tells where it stayed
+
+MAX_MEMORY_BYTES = 2**30  # of its own, not of files and devices that are mapped; it takes some 30 MB
+
 
 def main(parent_pid: int) -> None:
     """Read, write the answer to the pipe that was stdout, and leave without any exit handler of a library."""
     _die_with(parent_pid)
+    _limit_memory()
     gc.disable()  # little is made here, and nothing for long
     _spare_ctypes_util()
     answer_fd = os.dup(1)
@@ -18,12 +23,21 @@ def main(parent_pid: int) -> None:
 
     from preflight.discover.nvml import read_facts
 
-    facts = read_facts()
+    facts = read_facts(lambda what: os.write(2, f"{PROGRESS}{what}\n".encode()))
     import json  # after the driver was asked: what it needs is there by then
 
     with os.fdopen(answer_fd, "wb") as pipe:
         pipe.write(json.dumps(facts).encode())
     os._exit(0)
+
+
+def _limit_memory() -> None:
+    """No count that a library makes up fills the node's memory: what can't be had is an answer that can't be understood."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if soft == resource.RLIM_INFINITY or soft > MAX_MEMORY_BYTES:
+        resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY_BYTES, hard))
 
 
 def _die_with(parent_pid: int) -> None:

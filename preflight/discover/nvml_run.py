@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from preflight.discover.nvml_child import PROGRESS
+
 if TYPE_CHECKING:
     from preflight.discover.nvml_reading import NvmlReading
 
@@ -89,14 +91,14 @@ class NvmlRun:
         answer, complaint, closed = self._read(process)
         code = self._wait(process) if closed else None
         if code is None and len(answer) <= MAX_ANSWER_BYTES:
-            fault = f"NVML did not answer within {self.deadline_s:g} s: the driver hangs (see the kernel log)"
+            fault = f"NVML did not answer within {self.deadline_s:g} s: the driver hangs{_asked(complaint)} (see the kernel log)"
         elif len(answer) > MAX_ANSWER_BYTES:
             fault = f"the NVML reader wrote more than {MAX_ANSWER_BYTES // 2**20} MiB"
         elif code is not None and code < 0:
-            fault = f"NVML killed its reader ({_signal_name(-code)})"
+            fault = f"NVML killed its reader ({_signal_name(-code)}){_asked(complaint)}"
         elif code:
-            last = complaint.decode("utf-8", errors="replace").strip().rpartition("\n")[2]
-            fault = f"the NVML reader ended with exit code {code}" + (f": {last}" if last else "")
+            said = [line for line in _lines(complaint) if line and not line.startswith(PROGRESS)]
+            fault = f"the NVML reader ended with exit code {code}" + (f": {said[-1]}" if said else "")
         else:
             return _decode(answer)
         stuck = end_group(process)
@@ -141,6 +143,16 @@ def end_group(process: Killable, reap_s: float = REAP_S) -> str | None:
     except subprocess.TimeoutExpired:
         return f"process {process.pid} can't be killed: it hangs in the driver, and the node needs a reboot"
     return None
+
+
+def _asked(complaint: bytes) -> str:
+    """What was being asked when no answer came, as in " when asked about GPU 3"."""
+    asked = [line for line in _lines(complaint) if line.startswith(PROGRESS)]
+    return f" when asked about {asked[-1].removeprefix(PROGRESS)[:40]}" if asked else ""
+
+
+def _lines(complaint: bytes) -> list[str]:
+    return complaint.decode("utf-8", errors="replace").strip().splitlines()
 
 
 def _decode(answer: bytes) -> "NvmlReading":

@@ -82,6 +82,7 @@ def test_a_call_that_never_returns_leaves_a_node_with_everything_but_gpus(librar
     node = discover_node(deadline_s=2.0)
     assert node.gpus is None
     assert "did not answer within 2 s" in node.gpu_note
+    assert ("when asked about GPU 7" in node.gpu_note) == (fault == "HANG_GPU")
     assert node.num_cpus
     assert node.nics
 
@@ -90,7 +91,7 @@ def test_a_call_that_kills_the_process_leaves_a_node_with_everything_but_gpus(li
     library("CRASH")
     node = discover_node()
     assert node.gpus is None
-    assert "SIGSEGV" in node.gpu_note
+    assert "killed its reader (SIGSEGV) when asked about GPU 7" in node.gpu_note
     assert node.num_cpus
 
 

@@ -120,7 +120,7 @@ def test_the_child_dies_with_its_parent_even_by_kill_9(tmp_path):
         child_code = '''
         import os, sys, time
         import preflight.discover.nvml as nvml
-        def hang():
+        def hang(tell):
             open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid()))
             time.sleep(600)
         nvml.read_facts = hang
