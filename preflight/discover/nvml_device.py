@@ -13,6 +13,12 @@ Facts = dict[str, Any]  # what will be a noun: its fields by name
 # nvml.h, nvmlReturn_t
 INVALID_ARGUMENT, NOT_SUPPORTED, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED = 2, 3, 13, 15, 16
 OTHER_STRUCT_VERSION, DEPRECATED = 25, 26
+NOT_UNDERSTOOD = -1  # ours: the binding stumbled over what the library wrote
+
+# Markers for "no value" that drivers put in the place of one. nvml.h: NVML_VALUE_NOT_AVAILABLE is -1; dcgm_structs.h: DCGM_INT32_BLANK 0x7ffffff0 and the
+# few above it, DCGM_INT64_BLANK 0x7ffffffffffffff0 likewise (9223372036854775794 is its "not supported"; seen for a link counter of a B200).
+BLANKS_32, BLANKS_64 = range(0x7FFFFFF0, 0x80000000), range(0x7FFFFFFFFFFFFFF0, 0x8000000000000000)
+MINUS_ONE_32, MINUS_ONE_64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 
 # this product, driver or binding doesn't have the feature: no fault
 QUIET = (NOT_SUPPORTED, FUNCTION_NOT_FOUND, OTHER_STRUCT_VERSION, DEPRECATED)
@@ -46,6 +52,14 @@ class Device:
         answer, code = self.try_ask(function, *arguments)
         if code:
             self.refused(function, code, field=field, part=part, quiet=quiet)
+        return self._told(function, answer, field)
+
+    def _told(self, function: str, answer: Any, field: str | None) -> Any:
+        """The answer, or None where a driver's marker for "no value" stands in the place of one."""
+        numbers = answer if isinstance(answer, (list, tuple)) else (answer,)
+        if any(isinstance(number, int) and is_blank(number) for number in numbers):
+            self.complain(function, "the driver gives a marker in the place of a value", field=field)
+            return None
         return answer
 
     def ask_first(self, *functions: tuple[Any, ...], field: str, part: str | None = None) -> Any:
@@ -55,7 +69,7 @@ class Device:
             if code not in (FUNCTION_NOT_FOUND, OTHER_STRUCT_VERSION, DEPRECATED):
                 if code:
                     self.refused(function, code, field=field, part=part)
-                return answer
+                return self._told(function, answer, field)
         function, *arguments = functions[-1]
         return self.ask(function, *arguments, field=field, part=part)
 
@@ -72,6 +86,8 @@ class Device:
             return None, FUNCTION_NOT_FOUND
         except UnicodeDecodeError as error:  # names with invalid bytes have been seen
             return error.object.decode("utf-8", errors="replace"), 0
+        except (ValueError, LookupError, ArithmeticError, AttributeError, MemoryError):  # a count of billions, for one
+            return None, NOT_UNDERSTOOD
         return answer, 0
 
     def ask_into(self, function: str, out: Any, *, field: str, part: str | None = None) -> bool:
@@ -123,6 +139,11 @@ class Device:
         return list(names)
 
 
+def is_blank(number: int) -> bool:
+    """Whether a number is one of the markers for "no value", of 32 or 64 bits, which no true value reaches."""
+    return number in BLANKS_32 or number in BLANKS_64 or number in (MINUS_ONE_32, MINUS_ONE_64)
+
+
 def describe(nvml: ModuleType, error: Exception) -> tuple[int, str]:
     """Code and text of what the binding raised. Its mismatch error carries no code and means a missing function."""
     code = int(getattr(error, "value", FUNCTION_NOT_FOUND))
@@ -131,6 +152,8 @@ def describe(nvml: ModuleType, error: Exception) -> tuple[int, str]:
 
 def describe_code(nvml: ModuleType, code: int) -> str:
     """The library's own words for a code, or the binding's where there is no library to ask: "GPU is lost (NVML 15)"."""
+    if code == NOT_UNDERSTOOD:
+        return "the answer can't be understood"
     try:
         text = nvml.nvmlErrorString(code)
     except (nvml.NVMLError, UnicodeDecodeError):

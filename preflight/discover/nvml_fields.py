@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-from preflight.discover.nvml_device import INVALID_ARGUMENT, QUIET, Device
+from preflight.discover.nvml_device import (
+    BLANKS_32,
+    BLANKS_64,
+    INVALID_ARGUMENT,
+    MINUS_ONE_32,
+    MINUS_ONE_64,
+    QUIET,
+    Device,
+)
 
 FUNCTION = "nvmlDeviceGetFieldValues"
 CHUNK = 128  # entries in one call; no limit is documented
@@ -43,10 +51,6 @@ OF_GPU: dict[int, tuple[str | None, str | None]] = {
 # nvml.h, nvmlValueType_t -> member of the union
 _MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 _DOUBLE, _64_BIT = 0, (2, 3, 4)
-# Markers for "no value" that drivers put in the place of one. nvml.h: NVML_VALUE_NOT_AVAILABLE is -1; dcgm_structs.h: DCGM_INT32_BLANK 0x7ffffff0 and the
-# few above it, DCGM_INT64_BLANK 0x7ffffffffffffff0 likewise (9223372036854775794 is its "not supported"; seen for a link counter of a B200).
-_BLANKS_32, _BLANKS_64 = range(0x7FFFFFF0, 0x80000000), range(0x7FFFFFFFFFFFFFF0, 0x8000000000000000)
-_MINUS_ONE_32, _MINUS_ONE_64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 _UNKNOWN_FIELD = (*QUIET, INVALID_ARGUMENT)  # a driver that is older than the field
 
 
@@ -92,7 +96,7 @@ def value_of(entry: Any) -> int | None:
         return None
     value: int | float = getattr(entry.value, member)
     if kind == _DOUBLE:
-        return int(value) if abs(value) < _MINUS_ONE_64 else None  # neither infinite nor no number
+        return int(value) if abs(value) < MINUS_ONE_64 else None  # neither infinite nor no number
     number = int(value)
-    blanks, minus_one = (_BLANKS_64, _MINUS_ONE_64) if kind in _64_BIT else (_BLANKS_32, _MINUS_ONE_32)
+    blanks, minus_one = (BLANKS_64, MINUS_ONE_64) if kind in _64_BIT else (BLANKS_32, MINUS_ONE_32)
     return None if number in blanks or number == minus_one else number

@@ -17,9 +17,8 @@ MAX_MIG_DEVICES = 64  # a GPU has 7; more is a library that lies
 NOT_FOUND = 6  # nvml.h, nvmlReturn_t: no MIG device of that index
 
 
-def read_gpu(device: Device, index: int) -> tuple[Facts, bool]:
-    """One GPU without its peers, and whether its NVLink fabric is still undecided."""
-    facts: Facts = {"index": index}
+def read_gpu(device: Device, facts: Facts) -> bool:
+    """Fill the facts of one GPU, without its peers; whether its NVLink fabric is still undecided."""
     if not device.gone:
         facts |= _identity(device)
         facts |= _modes(device)
@@ -33,7 +32,7 @@ def read_gpu(device: Device, index: int) -> tuple[Facts, bool]:
         facts |= read_health(device, told)
         facts |= read_load(device, told)
     facts["unsupported"] = device.unsupported(facts)
-    return facts, undecided
+    return undecided
 
 
 def _identity(device: Device) -> Facts:

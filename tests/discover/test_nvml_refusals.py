@@ -297,7 +297,7 @@ def test_our_structures_are_those_of_the_header():
         ]
 
 
-def test_an_answer_that_makes_no_sense_costs_that_gpu_only(monkeypatch):
+def test_an_answer_that_makes_no_sense_costs_what_comes_after_it_of_that_gpu_only(monkeypatch):
     honest = nvml_gpu.read_health
 
     def health(device, told):
@@ -308,6 +308,33 @@ def test_an_answer_that_makes_no_sense_costs_that_gpu_only(monkeypatch):
     monkeypatch.setattr(nvml_gpu, "read_health", health)
     good, bad = read(monkeypatch, HEALTHY).gpus
     assert good.row_remap is not None
-    assert bad.uuid is None
-    assert bad.why_unknown("uuid").kind == "failed"
-    assert "no number" in bad.why_unknown("uuid").text
+    assert bad.uuid == "GPU-h100-1"
+    assert bad.row_remap is None
+    assert bad.why_unknown("row_remap").kind == "failed"
+    assert "no number" in bad.why_unknown("row_remap").text
+
+
+@pytest.mark.parametrize("error", [MemoryError(), IndexError("invalid index"), OverflowError(), ValueError()])
+def test_a_binding_that_stumbles_over_an_answer_costs_that_fact_only(monkeypatch, error):
+    def stumble(*_):
+        raise error
+
+    FakeNvml(HEALTHY).install(monkeypatch)
+    monkeypatch.setattr("pynvml.nvmlDeviceGetComputeRunningProcesses_v3", stumble)
+    for gpu in read_gpus().gpus:
+        assert gpu.processes is None
+        assert gpu.why_unknown("processes").kind == "failed"
+        assert "can't be understood" in gpu.why_unknown("processes").text
+        assert gpu.uuid is not None
+        assert gpu.row_remap is not None
+        assert gpu.power is not None
+
+
+@pytest.mark.parametrize("blank", [2**32 - 1, 2**31 - 1, 0x7FFFFFF2, 2**63 - 2, 2**64 - 1])
+def test_a_marker_in_the_place_of_a_count_is_no_count(monkeypatch, blank):
+    counted = replace(HEALTHY[0], ecc_counts=(0, blank, 0, 0), remapped=(0, blank % 2**32, 0, 0))
+    (gpu,) = read(monkeypatch, [counted]).gpus
+    assert gpu.ecc.corrected_volatile == 0
+    assert gpu.ecc.uncorrected_volatile is None
+    assert gpu.row_remap is None or blank > 2**32
+    assert gpu.why_unknown("ecc").kind == "failed"
