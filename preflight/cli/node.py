@@ -125,12 +125,12 @@ def judge_nodes(evidence: Evidence, *, began_s: float, began: float) -> Report:
 
 
 def _print_text(report: Report) -> None:
-    from preflight.cli.node_text import describe
+    from preflight.cli.node_text import describe_all
     from preflight.cli.output import print_text, terminal_width, wants_color
     from preflight.report.console import answer_line, findings_text
 
     color = wants_color()
     nodes: tuple[Node, ...] = report.evidence.inventory.nodes if report.evidence.inventory else ()
-    shown = "\n\n".join("\n".join(describe(node)) for node in nodes)
+    shown = describe_all(nodes)
     findings = findings_text(report.findings, width=terminal_width(), color=color)
     print_text(f"{shown}\n\nFindings\n{findings}\n{answer_line(report, color=color)}\n")

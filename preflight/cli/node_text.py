@@ -6,6 +6,8 @@ from preflight.model import Gpu, Hca, Nic, Node, Port
 from preflight.model.hostlist import fold_numbers
 from preflight.model.units import show_bytes
 
+MAX_WHOLE = 3  # nodes that are shown in full beside each other
+
 
 def describe(node: Node) -> Iterable[str]:
     """The node as lines of text. "?" stands for what could not be found out."""
@@ -24,6 +26,31 @@ def describe(node: Node) -> Iterable[str]:
     yield from hca_lines(node)
     yield from nic_lines(node)
     yield from problem_lines(node)
+
+
+def describe_all(nodes: Sequence[Node]) -> str:
+    """A few nodes one after the other; of more a table, one row each: `--from` with one of the files shows that node whole."""
+    if len(nodes) <= MAX_WHOLE:
+        return "\n\n".join("\n".join(describe(node)) for node in nodes)
+    header = ["node", "GPUs", "product", "driver", "NVLinks", "HCAs", "kernel", "problems"]
+    return "\n".join([f"{len(nodes)} nodes", *table(header, map(_node_row, nodes))])
+
+
+def _node_row(node: Node) -> Sequence[str]:
+    gpus = node.gpus or ()
+    links = [link for gpu in gpus for link in gpu.links or ()]
+    known_links = bool(gpus) and all(gpu.links is not None for gpu in gpus)
+    num_problems = len(node.problems) + sum(len(gpu.problems) for gpu in gpus)
+    return (
+        plain(node.name),
+        known(None if node.gpus is None else len(gpus)),
+        plain(", ".join(dict.fromkeys(gpu.name or "?" for gpu in gpus))) or "-",
+        known(node.driver_version),
+        f"{sum(bool(link.active) for link in links)} of {len(links)}" if known_links else "?" if gpus else "-",
+        known(None if node.hcas is None else len(node.hcas)),
+        known(node.kernel),
+        str(num_problems or "-"),
+    )
 
 
 def _joined_lines(node: Node) -> Iterable[str]:

@@ -175,6 +175,10 @@ def _rail_lines(node: Node, found: Rails) -> Iterator[str]:
         yield ""
         yield "  rails     unknown" if node.hcas is None else "  rails     none: this source shows no HCA"
         return
+    if not found.own and set(found.unknown_gpus) == {gpu.index for gpu in node.gpus or ()}:
+        yield ""
+        yield f"  rails     unknown: nothing tells how close {plain(' '.join(closeness))} is to the GPUs"
+        return
     rows = []
     for gpu in node.gpus or ():
         names = found.own.get(gpu.index, ())

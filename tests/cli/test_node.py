@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from preflight.cli.main import run_command_line
 from preflight.cli.node import command
-from preflight.cli.node_text import describe
+from preflight.cli.node_text import describe, describe_all
 from preflight.model import Gpu, Nic, Node, Problem, Report, from_json, to_json
 from tests.builders import make_gpu, make_node
 from tests.trees import Tree
@@ -150,7 +150,7 @@ def test_snapshots_of_several_nodes_are_compared(tmp_path, capsys):
     nodes = [make_node(f"n{i}", driver_version="550.1" if i == 3 else "570.1") for i in range(4)]
     run_command_line(["node", *write(tmp_path, *nodes)])
     out = capsys.readouterr().out
-    assert all(f"node n{i}" in out for i in range(4))
+    assert all(f"  n{i} " in out for i in range(4))
     assert "550.1" in out[out.index("Findings") :]
 
 
@@ -233,3 +233,13 @@ def test_plug_ins_in_the_environment_stand_one_on_a_line(tmp_path, capsys, monke
     run_command_line(["node", "--from", str(file), "--format", "json"])
     said = from_json(capsys.readouterr().out, Report).evidence.inventory.nodes[0].verdicts
     assert ["OK - 3 % used" in one.text or "calm" in one.text for one in said] == [True, True]
+
+
+def test_many_nodes_are_a_table_of_one_row_each():
+    nodes = [make_node(f"n{i}", gpus=None if i == 2 else 8) for i in range(5)]
+    lines = describe_all(nodes).splitlines()
+    assert lines[0] == "5 nodes"
+    assert len(lines) == 2 + 1 + 5
+    assert "NVIDIA H100 80GB HBM3" in lines[3]
+    assert lines[5].split()[:2] == ["n2", "?"]
+    assert describe_all(nodes[:2]).count("  host ") == 2
