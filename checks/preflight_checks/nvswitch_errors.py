@@ -3,6 +3,7 @@
 After a fatal SXid the NVLink traffic of the GPU at that port stalls, and later accesses hang, until switch and GPUs are reset; GPUs look healthy meanwhile.
 A non-fatal one needs no recovery, and healthy switches log some at start-up: it is only told, unless one port repeats it more than `repeats_per_port` times (our own choice: 18 links
 that each log a few lines at start-up stay far below).
+Those of before the driver was loaded again, which starts the switches anew, only warn.
 Links that go down because a GPU fell off the bus make every switch speak: then the GPU is the cause, and `xid` blames it.
 
 Sources: NVIDIA, Fabric Manager User Guide, "NVSwitch SXid errors" (fatal and non-fatal, impact, recovery); NVIDIA/go-nvml 166 (an SXid names a switch port);
@@ -78,7 +79,8 @@ def _judge_node(node: Node, events: Sequence[KernelEvent], repeats: float) -> It
         odd = [event for event in mine if not _severity(event) or event.count > repeats]
         if fatal or odd:
             quiet = False
-            yield _finding(node, bus_id, fatal or odd, Verdict.FAIL if fatal else Verdict.WARN)
+            now = [event for event in fatal if not _over(node, event)]
+            yield _finding(node, bus_id, now or fatal or odd, Verdict.FAIL if now else Verdict.WARN)
     log = node.kernel_log
     if quiet and log is not None:
         harmless = sum(event.count for event in events)
@@ -92,6 +94,12 @@ def _judge_node(node: Node, events: Sequence[KernelEvent], repeats: float) -> It
         )
 
 
+def _over(node: Node, event: KernelEvent) -> bool:
+    """Whether the driver has been loaded again since, which starts the switches anew."""
+    loaded_at_s = node.kernel_log.driver_loaded_at_s if node.kernel_log is not None else None
+    return loaded_at_s is not None and event.at_s is not None and (event.last_at_s or event.at_s) < loaded_at_s
+
+
 def _severity(event: KernelEvent) -> str:
     return (event.severity or "").casefold()
 
@@ -100,6 +108,7 @@ def _finding(node: Node, bus_id: str | None, events: Sequence[KernelEvent], verd
     subject = f"{node.name} NVSwitch {bus_id or 'of unknown address'}"
     ends = [end for event in events if (end := _gpu_end(node, event))]
     told = "; ".join(dict.fromkeys(_told(event) for event in events[:SHOWN]))
+    told += "; the driver has been loaded again since" if all(_over(node, event) for event in events) else ""
     more = f"; and {len(events) - SHOWN} more" if len(events) > SHOWN else ""
     joined = f"; these ports lead to {', '.join(dict.fromkeys(ends[:SHOWN]))}" if ends else ""
     fails = verdict is Verdict.FAIL

@@ -2,7 +2,8 @@
 
 An Xid is how the driver tells of hardware faults, and of faults of programs too: only the first are the GPU's. One fault makes a GPU and its peers speak many times, so the
 first cause is looked for, and what only follows from it is not blamed: one Xid 149 let 63 other GPUs of a rack report Xid 145.
-A node that was repaired without a reboot keeps its old Xids in the log: `age_hours` sets how old one may be and still count.
+A node that was repaired without a reboot keeps its old Xids in the log. Those of before the driver was loaded again only warn, if the GPU answers; where a GPU was
+reset by itself, which no line tells, `age_hours` sets how old one may be and still count.
 
 Sources: meanings and actions are in `preflight/model/xids.py` (NVIDIA, "Xid Errors" with the Xid Catalog), causes in `preflight/model/first_cause.py`;
 marin-community/marin 9086 and NVIDIA/open-gpu-kernel-modules 1150 (first cause); Azure/azurehpc-health-checks 648 (old Xids); NVIDIA/gpu-operator 1065 and NVIDIA/NVSentinel 911 (programs'
@@ -16,6 +17,7 @@ from typing import NamedTuple
 from preflight.model import Check, Evidence, Finding, Gpu, KernelEvent, KernelLog, Node, Part, Verdict
 from preflight.model.finding import Confidence
 from preflight.model.first_cause import Chain, first_cause, only_follows
+from preflight.model.job_gpus import why_gone
 from preflight.model.per_gpu import gpu_name
 from preflight.model.units import show_seconds
 from preflight.model.xids import ACTIONS, Action, Weighed, decode_nvlink, link_of, stated_action, weigh
@@ -32,17 +34,18 @@ _REMEDY: Mapping[Action, str] = {
     "restart the job": "look at the program that was under way; run it under compute-sanitizer if it happens again",
     "reset the GPU": "drain the node and reset the GPU (`nvidia-smi --gpu-reset`) or reboot; if it comes back, have the GPU tested and replaced",
     "reboot the node": "drain the node and reboot it; if it comes back, have seat, power and GPU checked",
-    "replace the GPU": "drain the node and have the GPU replaced: its spare memory rows are used up",
+    "replace the GPU": "drain the node and have the GPU replaced: a bad memory row or page stays in use",
 }
 
 
 class _Case(NamedTuple):
-    """A chain of a node, with what it weighs and how many peers only followed."""
+    """A chain of a node, with what it weighs and how many peers only followed. `over`: the driver has been loaded again since."""
 
     node: Node
     chain: Chain
     worst: Weighed
     peers: int = 0
+    over: bool = False
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
@@ -100,8 +103,19 @@ def _case(node: Node, chain: Chain) -> _Case:
     ):  # NVIDIA: Xid 154 overrides the action of the Xid that it comes with
         taken_back = stated[-1] == "nothing"
         worst = worst._replace(action="look" if taken_back else stated[-1], serious=not taken_back)
+    over = worst.serious and worst.action != "replace the GPU" and _driver_loaded_since(node, own)
+    worst = worst._replace(serious=False, action="look") if over else worst
     others = {event.pci_bus_id for event in chain.follows if event.kind == "xid"} - {chain.cause.pci_bus_id, None}
-    return _Case(node, chain, worst, len(others))
+    return _Case(node, chain, worst, len(others), over)
+
+
+def _driver_loaded_since(node: Node, own: Sequence[KernelEvent]) -> bool:
+    """Whether all these events are of before the driver was loaded last, which starts a GPU anew, and the GPU answers."""
+    loaded_at_s = node.kernel_log.driver_loaded_at_s if node.kernel_log is not None else None
+    gpu = _gpu(node, own[0].pci_bus_id)
+    if loaded_at_s is None or gpu is None or gpu.uuid is None or why_gone(gpu) is not None:
+        return False
+    return all(event.at_s is not None and (event.last_at_s or event.at_s) < loaded_at_s for event in own)
 
 
 def _weigh(node: Node, event: KernelEvent, own: Sequence[KernelEvent]) -> Weighed:
@@ -217,6 +231,8 @@ def _told(case: _Case) -> str:
     stated = [event for event in (cause, *own) if event.code == 154]
     if stated and stated[-1] is not cause:
         text += f" ({weigh(stated[-1]).says.rpartition(': ')[2]})"
+    if case.over:
+        text += "; the driver has been loaded again since"
     if case.peers:
         text += f"; {case.peers} other GPU{'s' * (case.peers != 1)} only reported what followed from it"
     return text

@@ -23,7 +23,8 @@ MAX_TEXT = 300
 TOLD_TOGETHER_S = 5.0  # "The NVIDIA GPU ... / ... / fallen off the bus" runs over three lines; others may come between
 
 # a line with none of these is no event: most need no closer look
-HINTS = ("Xid", "fallen off the bus", "NVRM: The NVIDIA ", "RmInitAdapter failed", "PCIe Bus Error")
+LOADED = "NVRM: loading NVIDIA UNIX"  # both kinds of the driver begin so when they are loaded
+HINTS = (LOADED, "Xid", "fallen off the bus", "NVRM: The NVIDIA ", "RmInitAdapter failed", "PCIe Bus Error")
 # patterns are texts: the log of a healthy machine needs none of them, and compiling all takes milliseconds
 _XID = r"^NVRM: .{0,80}?\bXid(?: error)? ?\((?:PCI:)?([0-9a-fA-F:.]+)[^)]{0,40}\): *(\d{1,6})\b[,:]? *(.*)"
 _PROCESS = r"^pid='?(\d{1,10}|<[^>,]*>)'?(?:, *name='?([^,']{0,64})'?)?,? *"
@@ -50,10 +51,11 @@ class LogLine(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """The events in the order of the log, and how many found no room."""
+    """The events in the order of the log, how many found no room, and when the driver was loaded last."""
 
     events: tuple[KernelEvent, ...]
     dropped: int = 0
+    loaded_at_s: float | None = None
 
 
 def parse_events(lines: Iterable[LogLine]) -> Parsed:
@@ -61,8 +63,12 @@ def parse_events(lines: Iterable[LogLine]) -> Parsed:
     folded = _Folded()
     details: dict[tuple[str | None, int | None], KernelEvent] = {}
     begun: tuple[str | None, float | None] | None = None
+    loaded_at_s: float | None = None
     for line in lines:
         if not any(hint in line.text for hint in HINTS):
+            continue
+        if line.text.startswith(LOADED):
+            loaded_at_s = line.at_s
             continue
         text = _clean(line.text)
         if match := re.match(_FELL_BEGINS, text):
@@ -80,7 +86,7 @@ def parse_events(lines: Iterable[LogLine]) -> Parsed:
     for key, event in details.items():
         if key not in told:
             folded.add(event, 1)
-    return Parsed(tuple(folded.events), folded.dropped)
+    return Parsed(tuple(folded.events), folded.dropped, loaded_at_s)
 
 
 def _together(begun_s: float | None, at_s: float | None) -> bool:

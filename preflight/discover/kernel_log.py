@@ -96,6 +96,7 @@ def _log(lines: _Lines, source: str, uptime_s: float | None) -> KernelLog:
         events=parsed.events,
         starts_at_s=lines.starts_at_s,
         read_at_s=uptime_s,
+        driver_loaded_at_s=parsed.loaded_at_s,
         source=source,
         note="; ".join(notes) or None,
     )

@@ -87,11 +87,13 @@ class KernelLog(Noun, frozen=True, kw_only=True):
     """The events of the kernel's log. `events` None: may not be read, `note` says why; with events, `note` says what the log leaves out.
 
     `starts_at_s`: seconds since boot of the oldest line that is still there (0: from boot on). `read_at_s`: seconds since boot when it was read, so that ages can be told.
+    `driver_loaded_at_s`: when the NVIDIA driver was loaded last, which starts GPUs and switches anew; None: the log doesn't tell.
     """
 
     events: tuple[KernelEvent, ...] | None = None
     starts_at_s: float | None = None
     read_at_s: float | None = None
+    driver_loaded_at_s: float | None = None
     source: str | None = None
     note: str | None = None
 

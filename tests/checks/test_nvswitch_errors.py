@@ -77,6 +77,16 @@ def test_old_errors_can_be_left_out():
     assert only(switched(sxid()), rules=rules).verdict is Verdict.PASS
 
 
+def test_an_error_of_before_the_driver_was_loaded_again_is_a_warning():
+    def log(**fields):
+        return KernelLog(events=(sxid(),), starts_at_s=0.0, read_at_s=90000.0, **fields)
+
+    assert only(switched(log=log(driver_loaded_at_s=9.0))).verdict is Verdict.FAIL
+    finding = only(switched(log=log(driver_loaded_at_s=5000.0)))
+    assert (finding.verdict, finding.blames) == (Verdict.WARN, None)
+    assert "loaded again since" in finding.observed
+
+
 def test_a_log_that_may_not_be_read_is_unknown_where_there_are_switches():
     assert only(switched(log=KernelLog(note="Permission denied"))).verdict is Verdict.UNKNOWN
     assert findings(make_node(kernel_log=KernelLog(note="Permission denied"))) == []

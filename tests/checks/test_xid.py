@@ -152,6 +152,20 @@ def test_old_xids_do_not_keep_a_repaired_node_drained():  # azurehpc-health-chec
     assert only(with_log(log=again), rules=rules).verdict is Verdict.FAIL
 
 
+def test_xids_of_before_the_driver_was_loaded_again_are_over_if_the_gpu_answers():
+    def log(*events):
+        return KernelLog(events=events, starts_at_s=0, read_at_s=90000.0, driver_loaded_at_s=5000.0)
+
+    finding = only(with_log(log=log(xid(119, at_s=100.0))))
+    assert (finding.verdict, finding.blames) == (Verdict.WARN, None)
+    assert "the driver has been loaded again since" in finding.observed
+    assert only(with_log(log=log(xid(119, at_s=6000.0)))).verdict is Verdict.FAIL
+    assert only(with_log(log=log(xid(119, at_s=100.0, count=2, last_at_s=6000.0)))).verdict is Verdict.FAIL
+    assert only(with_log(log=log(xid(64, at_s=100.0)))).verdict is Verdict.FAIL  # a row that is bad stays bad
+    lost = structs.replace(with_log(log=log(xid(79, at_s=100.0))), gpus=(make_gpu("node0", 1),))
+    assert only(lost).verdict is Verdict.FAIL
+
+
 def test_no_permission_is_unknown():
     finding = only(with_log(log=KernelLog(note="/dev/kmsg: Operation not permitted")))
     assert finding.verdict is Verdict.UNKNOWN

@@ -40,6 +40,17 @@ def test_each_form_of_an_xid_without_a_process(text):
     assert event.process is None
 
 
+def test_the_last_time_that_the_driver_was_loaded_is_no_event():
+    lines = [
+        LogLine(9.0, "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024"),
+        LogLine(50.0, "NVRM: Xid (PCI:0000:05:00): 119, pid=7, name=python3, Timeout after 6s of waiting for RPC"),
+        LogLine(900.0, "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build"),
+    ]
+    parsed = parse_events(lines)
+    assert (parsed.loaded_at_s, [event.code for event in parsed.events]) == (900.0, [119])
+    assert parse_events(lines[1:2]).loaded_at_s is None
+
+
 def test_an_nvlink5_xid_keeps_its_part_and_its_word():  # leptonai/gpud 1174
     event = one("NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008)")
     assert (event.code, event.subcode, event.severity) == (145, "RLW_RXPIPE", "Nonfatal")

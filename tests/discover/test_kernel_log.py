@@ -45,6 +45,12 @@ def test_records_are_read_to_the_end(kmsg):
     assert lines.starts_at_s == 0.0
 
 
+def test_when_the_driver_was_loaded_is_told(tmp_path):
+    text = f"[    0.0] Linux version 6.8.0\n[   12.5] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.54.15\n[  900.0] {XID}\n"
+    log = in_log(tmp_path, text)
+    assert (log.driver_loaded_at_s, [event.at_s for event in log.events]) == (12.5, [900.0])
+
+
 def test_a_log_that_lost_its_beginning_says_from_when(kmsg):
     write, descriptor = kmsg
     write.send(b"6,900,77000000,-;something\n")
