@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -91,7 +91,7 @@ class NvmlRun:
         answer, complaint, closed = self._read(process)
         code = self._wait(process) if closed else None
         if code is None and len(answer) <= MAX_ANSWER_BYTES:
-            fault = f"NVML did not answer within {self.deadline_s:g} s: the driver hangs{_asked(complaint)} (see the kernel log)"
+            fault = f"NVML did not answer within {self.deadline_s:g} s: the driver hangs or is very slow{_asked(complaint)} (see the kernel log)"
         elif len(answer) > MAX_ANSWER_BYTES:
             fault = f"the NVML reader wrote more than {MAX_ANSWER_BYTES // 2**20} MiB"
         elif code is not None and code < 0:
@@ -111,33 +111,70 @@ class NvmlRun:
             return None
 
     def _read(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bytes, bool]:
-        """Answer, complaint, and whether the child closed both pipes before the deadline and within the limit."""
+        """Answer, complaint, and whether the child ended, or closed both pipes, before the deadline and within the limit."""
         assert process.stdout is not None
         assert process.stderr is not None
         answer, complaint = bytearray(), bytearray()
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ, answer)
-            selector.register(process.stderr, selectors.EVENT_READ, complaint)
-            while selector.get_map() and len(answer) <= MAX_ANSWER_BYTES:
+        with selectors.DefaultSelector() as selector, _ending(process.pid) as ending:
+            for pipe, kept in ((process.stdout, answer), (process.stderr, complaint)):
+                os.set_blocking(pipe.fileno(), False)
+                selector.register(pipe, selectors.EVENT_READ, kept)
+            num_others = 0 if ending is None else bool(selector.register(ending, selectors.EVENT_READ))
+            ended = False
+            while len(selector.get_map()) > num_others and not ended and len(answer) <= MAX_ANSWER_BYTES:
                 left_s = self._ends_at - time.monotonic()
                 if left_s <= 0:
                     break
-                for key, _ in selector.select(left_s):
-                    data = os.read(key.fd, 65536)
-                    if not data:
+                ready = [key for key, _ in selector.select(left_s)]
+                ended = any(key.data is None for key in ready)
+                # what the child wrote is all there once it has ended, though something that it left behind holds the pipes open
+                for key in list(selector.get_map().values()) if ended else ready:
+                    if key.data is not None and not _take(key.fd, key.data):
                         selector.unregister(key.fileobj)
-                    key.data.extend(data)
                     del complaint[:-MAX_COMPLAINT_BYTES]
-            return bytes(answer), bytes(complaint), not selector.get_map()
+            if ended:  # and is not reaped yet, so that the group's number is still its own
+                _kill_group(process.pid)
+            return bytes(answer), bytes(complaint), ended or len(selector.get_map()) == num_others
+
+
+@contextlib.contextmanager
+def _ending(pid: int) -> Iterator[int | None]:
+    """A descriptor that becomes readable when that child ends; None where the system has no such thing (Linux before 5.3)."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _take(pipe: int, kept: bytearray) -> bool:
+    """Read all that is there now, up to the limit of an answer; False at the end."""
+    while len(kept) <= MAX_ANSWER_BYTES:
+        try:
+            data = os.read(pipe, 65536)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        kept += data
+    return True
+
+
+def _kill_group(pid: int) -> None:
+    """Ends what a child left behind in its group; there may be nothing, or the kernel won't let us."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
 
 
 def end_group(process: Killable, reap_s: float = REAP_S) -> str | None:
     """Kill a process with its group and reap it. A text if it would not go within reap_s: it is then left behind."""
     if process.poll() is not None:
         return None
-    # it may have gone by itself, or the kernel won't let us: waiting tells
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    _kill_group(process.pid)  # waiting tells whether it went
     try:
         process.wait(reap_s)
     except subprocess.TimeoutExpired:

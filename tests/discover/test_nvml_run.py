@@ -92,6 +92,29 @@ def test_a_hanging_child_is_killed_with_its_whole_group(tmp_path):
     assert wait_until(lambda: not any(is_running(pid) for pid in pids))
 
 
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs pidfd_open")
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_a_child_left_behind_holds_up_no_answer_and_is_ended_with_its_group(tmp_path, apart):
+    code = f"""
+        import os, sys, time
+        if os.fork() == 0:
+            {"os.setsid()" if apart else "pass"}
+            open({os.fspath(tmp_path / "pid")!r}, "w").write(str(os.getpid()))
+            time.sleep(600)
+        while not os.path.exists({os.fspath(tmp_path / "pid")!r}) or not open({os.fspath(tmp_path / "pid")!r}).read():
+            time.sleep(0.01)
+        sys.stdout.write('{{"gpus": [], "note": "' + "x" * 200000 + '"}}')
+        sys.stdout.flush()
+        os._exit(0)
+    """
+    assert run_program(code, deadline_s=60.0).gpus == ()
+    pid = int((tmp_path / "pid").read_text())
+    if apart:  # a session of its own, out of reach
+        assert is_running(pid)
+        os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: not is_running(pid))
+
+
 def test_a_stopped_child_is_killed_too():
     reading = run_program("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", deadline_s=1.0)
     assert "did not answer" in reading.note
