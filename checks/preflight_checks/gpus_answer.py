@@ -1,7 +1,8 @@
 """Each GPU of the node answers the driver.
 
 A GPU that can't be opened, or is lost until it is reset, ends every job that touches it; and a driver call that hangs leaves the node's state unknown, which is not
-healthy. One bad GPU fails by itself and is blamed alone. If all fail alike it is the node or its driver, not each of them. A GPU that may not be
+healthy. One bad GPU fails by itself and is blamed alone. If all fail alike it is the node or its driver, not each of them; in a container it may have lost its right to
+the devices (`systemctl daemon-reload` on the host does that: NVIDIA/nvidia-container-toolkit issue 48), which is unknown. A GPU that may not be
 opened is unknown, unless the scheduler gave this job just as many others.
 Source: nvml.h, nvmlDeviceGetHandleByIndex_v2 (GPU_IS_LOST, RESET_REQUIRED, IRQ_ISSUE, INSUFFICIENT_POWER, UNKNOWN are of one GPU; NO_PERMISSION of the caller).
 """
@@ -41,7 +42,8 @@ def _unknown_node(node: Node) -> Finding:
 def _judge_gpus(node: Node, gpus: Sequence[Gpu]) -> Iterator[Finding]:
     kept = [gpu for gpu in gpus if kept_from_us(gpu)]
     bad = {gpu.index: reason for gpu in gpus if gpu not in kept and (reason := _why_bad(gpu))}
-    if len(bad) == len(gpus) > 1 and len(set(bad.values())) == 1:
+    alike = len(bad) == len(gpus) and len(set(bad.values())) == 1
+    if alike and (len(gpus) > 1 or _may_have_lost_its_right(node)):
         yield _all_alike(node, next(iter(bad.values())), len(bad))
         return
     for gpu in gpus:
@@ -79,15 +81,22 @@ def _bad(node: Node, gpu: Gpu, reason: str) -> Finding:
     )
 
 
+def _may_have_lost_its_right(node: Node) -> bool:
+    """Whether this is a container, and the driver doesn't say that a GPU is gone."""
+    contained = node.platform is not None and node.platform.container not in (None, "none")
+    return contained and not any(map(why_gone, node.gpus or ()))
+
+
 def _all_alike(node: Node, reason: str, number: int) -> Finding:
+    kept = _may_have_lost_its_right(node)
     return Finding(
         check=NAME,
         subject=node.name,
-        verdict=Verdict.FAIL,
+        verdict=Verdict.UNKNOWN if kept else Verdict.FAIL,
         observed=f"none of {number} GPUs answers: {reason}",
         expected=EXPECTED,
         remedy=f"all fail alike, so look at what they share on {node.name}: driver, kernel log, power; in a container, whether it still may use the devices",
-        blames=Part(kind="node", name=node.name, confidence="likely"),
+        blames=None if kept else Part(kind="node", name=node.name, confidence="likely"),
     )
 
 

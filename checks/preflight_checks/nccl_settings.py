@@ -222,11 +222,15 @@ def _between_nodes_off(case: _Case, setting: Setting) -> _Fault | None:
 
 
 def _in_rack(case: _Case) -> bool:
-    return any(
-        (profile is not None and profile.fabric == "rack")
-        or (gpu.fabric is not None and gpu.fabric.cluster_uuid is not None)
+    """By the profile; where it doesn't say, by a fabric that has a name."""
+    fabrics = [
+        (gpu, profile.fabric if profile else None)
         for gpu in case.node.open_gpus
         for profile in [case.evidence.profile_of(gpu)]
+    ]
+    return any(
+        kind == "rack" if kind is not None else gpu.fabric is not None and gpu.fabric.cluster_uuid is not None
+        for gpu, kind in fabrics
     )
 
 

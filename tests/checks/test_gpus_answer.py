@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from preflight.judge.run import judge as judge_run
-from preflight.model import Evidence, Inventory, Mask, Node, Problem, Settings, Verdict
+from preflight.model import Evidence, Inventory, Mask, Node, Platform, Problem, Settings, Verdict
 from preflight_checks.gpus_answer import CHECK
 from tests.builders import make_gpu, make_node
 
@@ -72,6 +72,17 @@ def test_gpus_that_all_fail_alike_are_the_nodes_matter():
     assert finding.verdict is Verdict.FAIL
     assert (finding.blames.kind, finding.blames.name) == ("node", "node0")
     assert "none of 8 GPUs answers" in finding.observed
+
+
+def test_a_container_that_lost_its_right_to_all_devices_is_unknown():
+    node = node_with(*(unopened(i, "Unknown Error (NVML 999)") for i in range(8)))
+    [finding] = judged(replace(node, platform=Platform(container="docker")))
+    assert (finding.verdict, finding.blames) == (Verdict.UNKNOWN, None)
+    one = replace(node, gpus=node.gpus[:1], platform=Platform(container="docker"))
+    assert judged(one)[0].verdict is Verdict.UNKNOWN
+    node = node_with(*(unopened(i, "GPU is lost (NVML 15)") for i in range(8)))
+    [finding] = judged(replace(node, platform=Platform(container="docker")))
+    assert finding.verdict is Verdict.FAIL
 
 
 def test_two_lost_gpus_are_two_findings():

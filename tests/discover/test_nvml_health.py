@@ -6,7 +6,9 @@ import pytest
 
 from preflight.discover.nvml import read_gpus
 from preflight.model import Clocks, Ecc, Fabric, Gpu, GpuProcess, PcieLink, Power, RetiredPages, RowRemap, Temperature
+from tests.fake_health import give
 from tests.fakes import (
+    _SYSTEM,
     FakeLink,
     FakeNvml,
     FakeProcess,
@@ -97,6 +99,7 @@ def test_a_v100_tells_retired_pages_and_has_no_rows_to_remap(monkeypatch, by_fie
 
 
 def test_clocks_tell_what_holds_them_down_and_for_how_long(monkeypatch):
+    monkeypatch.setitem(_SYSTEM, "nvmlSystemGetDriverVersion", lambda _, out, size: give(out, "580.82.07"))
     gpu = one(monkeypatch, h100(reasons=0x4 | 0x8 | 0x40 | 0x200, throttled_ns={74: 10**12, 270: 5, 271: 0}))
     assert gpu.clocks == Clocks(
         sm_mhz=345,
@@ -107,6 +110,13 @@ def test_clocks_tell_what_holds_them_down_and_for_how_long(monkeypatch):
         throttle_reasons=("sw power cap", "hw slowdown", "hw thermal slowdown", "reason 0x200"),
         throttled_ns={"power": 10**12, "hw thermal slowdown": 5, "hw power brake slowdown": 0},
     )
+
+
+@pytest.mark.parametrize("driver", ["570.172.08", "580.65.06"])
+def test_before_fields_were_renumbered_they_told_no_times(monkeypatch, driver):
+    monkeypatch.setitem(_SYSTEM, "nvmlSystemGetDriverVersion", lambda _, out, size: give(out, driver))
+    gpu = one(monkeypatch, h100(throttled_ns={74: 10**12, 270: 5, 271: 100}))
+    assert gpu.clocks.throttled_ns == {"power": 10**12}
 
 
 def test_no_reason_is_an_empty_list_and_not_unknown(monkeypatch):
