@@ -4,17 +4,20 @@ Links that end at a switch never name the GPU behind it (and a hidden switch has
 ids of link ends finds nothing on NVSwitch machines: there, the number of links and the driver's word on the pair count.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from preflight.model import Gpu, Link
 
 
-def num_nvlinks(gpu: Gpu, peer: Gpu, *, p2p_over_nvlink: bool | None) -> int | None:
+def num_nvlinks(
+    gpu: Gpu, peer: Gpu, *, p2p_over_nvlink: bool | None, gpu_ids: Collection[str | None] = ()
+) -> int | None:
     """How many NVLinks `gpu` has towards `peer`: the number in nvidia-smi's "NV18". 0: none, None: unknown.
 
     Direct links name the peer, so they are counted. Through switches it is the smaller number of active switch links,
     provided that the driver calls the pair NVLink-capable (`p2p_over_nvlink`; None: it didn't say).
-    Example: 18 and 17 active switch links, pair capable: 17.
+    Example: 18 and 17 active switch links, pair capable: 17. `gpu_ids`: PCI ids of the node's GPUs: a far end that is none of them, and of which the driver doesn't say what it
+    is, may be a switch.
     """
     if _surely_none(gpu) or _surely_none(peer):
         return 0
@@ -26,11 +29,16 @@ def num_nvlinks(gpu: Gpu, peer: Gpu, *, p2p_over_nvlink: bool | None) -> int | N
     switched = num_switch_links(gpu), num_switch_links(peer)
     if all(switched):
         return None if p2p_over_nvlink is None else min(switched) * p2p_over_nvlink
-    return 0 if peer.links is not None and all(_end_known(link) for link in gpu.links) else None
+    if peer.links is None or not all(_end_known(link, gpu_ids) for link in gpu.links):
+        return None
+    # the way through a switch has another end, which may be unknown
+    return 0 if not switched[0] or all(_end_known(link, gpu_ids) for link in peer.links) else None
 
 
-def _end_known(link: Link) -> bool:
-    return link.active is False or link.peer_kind in ("switch", "cpu") or link.peer_pci_bus_id is not None
+def _end_known(link: Link, gpu_ids: Collection[str | None]) -> bool:
+    if link.active is False or link.peer_kind in ("switch", "cpu"):
+        return True
+    return link.peer_pci_bus_id is not None and (link.peer_kind == "gpu" or link.peer_pci_bus_id in gpu_ids)
 
 
 def num_switch_links(gpu: Gpu) -> int:

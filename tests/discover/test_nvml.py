@@ -88,6 +88,18 @@ def test_a_pair_on_which_the_driver_says_nothing_is_unknown(monkeypatch):
     assert domains(reading) == [None, None]
 
 
+@pytest.mark.parametrize("places", [(0, 1, 2, 3), (2,)])
+def test_a_far_end_of_unknown_kind_may_be_a_switch(monkeypatch, places):
+    """Old drivers don't say what is at the other end of a link: its PCI id is no GPU's, and that is not "no NVLink"."""
+    refused = {"nvmlDeviceGetNvLinkRemoteDeviceType": NOT_SUPPORTED}
+    gpus = [replace(gpu, errors=refused if i in places else {}) for i, gpu in enumerate(h100_sxm(4))]
+    numbers = nvlinks(read(monkeypatch, gpus).gpus)
+    assert {number for pair, number in numbers.items() if set(pair) & set(places)} == {None}
+    cards = [replace(gpu, errors=refused) for gpu in a100_pcie_bridged()]
+    bridged = nvlinks(read(monkeypatch, cards).gpus)
+    assert (bridged[0, 1], bridged[0, 2]) == (12, 0)
+
+
 def test_bridged_pcie_cards_form_one_domain_for_each_pair(monkeypatch):
     reading = read(monkeypatch, a100_pcie_bridged(), ancestor=40)
     links = nvlinks(reading.gpus)

@@ -181,6 +181,7 @@ def discovered(
     """What `preflight node` finds on that box. Facts of this process, which no tree holds, are added: a clock in step, and limits."""
     PairedNvml(box, **library).install(monkeypatch)
     monkeypatch.setattr("preflight.discover.node.NvmlRun", _Answering)
+    monkeypatch.setattr("preflight.discover.node.HcaRun", _NoChild)
     if tree is None:
         tree = Tree(tmp_path / "root")
         plant(tree, box)
@@ -204,6 +205,19 @@ class _Answering:
 
     def result(self) -> NvmlReading:
         return read_gpus()
+
+    def close(self) -> None:
+        pass
+
+
+class _NoChild:
+    """In the place of the child for HCAs: there is none, and they are read in this process."""
+
+    def __init__(self, root: Path) -> None:
+        del root
+
+    def result(self, total_s: float) -> None:
+        del total_s
 
     def close(self) -> None:
         pass
