@@ -1,8 +1,9 @@
-"""No GPU still uses memory rows that it knows to be bad, and none has run out of spare rows.
+"""No GPU waits for a reset to replace a bad memory row, and none has failed to replace one.
 
-Ampere and newer replace a bad row by a spare one at the next reset. "Pending": the bad row is in use until then. "Failed": no spare was left, and only replacing the GPU
-helps; such a GPU goes on corrupting jobs while it looks alive. Rows that have been replaced are healthy again: their number is no fault.
-Source: NVIDIA, GPU Memory Error Management (a reset applies pending remappings; the failure flag is the condition for a return); gpud pull requests 80 and 108; awsome-distributed-ai pull request 1190.
+Ampere and newer replace a bad row by a spare one at the next reset. "Pending": until then the driver keeps the page that it knows out of use; the row may hold more. "Failed": a row
+could not be replaced, and only replacing the GPU helps; such a GPU was seen to go on corrupting jobs while it looked alive. Rows that have been replaced are healthy again: their number
+is no fault. NVIDIA lets new work start while a row is pending, so that a site may lower this: [rules] row_remap = "warn"; a reset before a long job costs less than its loss.
+Source: NVIDIA, GPU Memory Error Management (a reset applies pending remappings; page offlining; the failure flag is the condition for a return); gpud pull requests 80 and 108; awsome-distributed-ai pull request 1190.
 """
 
 from collections.abc import Iterator
@@ -45,8 +46,8 @@ def _yes_no(flag: bool) -> str:
 
 CHECK = Check(
     name=NAME,
-    claim="No GPU still uses memory rows that it knows to be bad, and none has run out of spare rows.",
-    why="A pending row fails again in the next job; a GPU without spare rows corrupts or ends job after job while it looks alive.",
+    claim="No GPU waits for a reset to replace a bad memory row, and none has failed to replace one.",
+    why="A row that waits has cost one job and may cost the next; a GPU that can't replace a row ends job after job while it looks alive.",
     source="NVIDIA, GPU Memory Error Management: row remapping and RMA policy; gpud pull requests 80 and 108.",
     remedy="Pending: drain the node and reset the GPU, or reboot. Failed: have the GPU replaced.",
     uses=("health",),

@@ -88,7 +88,7 @@ class Ecc(Noun, frozen=True, kw_only=True):
 
 
 class RowRemap(Noun, frozen=True, kw_only=True):
-    """Rows replaced for correctable and uncorrectable errors; `pending`: bad rows still in use until a reset; `failed`: no spare row was left."""
+    """Rows replaced for correctable and uncorrectable errors; `pending`: bad rows are replaced at the next reset; `failed`: a row could not be replaced."""
 
     correctable: int
     uncorrectable: int

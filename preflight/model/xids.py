@@ -60,7 +60,7 @@ TABLE: dict[int, Xid] = {
     60: Xid("security engine error", "application", _APP),
     61: Xid("micro-controller breakpoint", "look", "look"),
     62: Xid("micro-controller halt", "hardware", _RESET),
-    63: Xid("a memory row or page was taken out of use", "look", _RESET),
+    63: Xid("a memory row or page was taken out of use", "look", "look"),  # `row_remap` tells whether a reset is due
     64: Xid("a bad memory row or page could not be taken out of use", "hardware", "replace the GPU"),
     66: Xid("illegal access by driver", "look", "look"),
     67: Xid("illegal access by driver", "look", "look"),
@@ -80,7 +80,7 @@ TABLE: dict[int, Xid] = {
     110: Xid("security fault", "reset", _RESET),
     119: Xid("the GPU's system processor (GSP) doesn't answer", "reset", _RESET),
     120: Xid("error of the GPU's system processor (GSP)", "reset", _RESET),
-    121: Xid("chip-to-chip link error", "look", "look"),
+    121: Xid("corrected errors of the chip-to-chip link", "ignore", "nothing"),  # "no operational impact"
     136: Xid("NVLink training failed", "reset", _RESET),
     137: Xid("illegal NVLink access by a peer", "application", _APP),
     140: Xid("unrecovered memory error", "hardware", _RESET),
@@ -95,10 +95,17 @@ TABLE: dict[int, Xid] = {
     150: Xid("NVLink management engine error (MSE)", "link", _RESET),
     151: Xid("key rotation error", "reset", "reboot the node"),
     154: Xid("the driver asks for a recovery action", "look", "look"),
-    155: Xid("NVLink error defined by software", "reset", _RESET),
+    # links that are put to sleep on purpose tell it too; where a reset is due, Xid 154 says so
+    155: Xid("an NVLink went down, as software meant or not", "look", "look"),
     156: Xid("a resource was taken out of use", "reset", _RESET),
     157: Xid("a bad resource could not be taken out of use", "look", "look"),
     158: Xid("fatal timeout", "reset", _RESET),
+    162: Xid("power smoothing is on again", "ignore", "nothing"),
+    163: Xid("power smoothing switched itself off", "look", "look"),
+    164: Xid("power smoothing will soon be worn out", "look", "look"),
+    165: Xid("power smoothing is worn out", "look", "look"),
+    171: Xid("more about an uncorrectable error of device memory (Xid 48)", "look", "look"),
+    172: Xid("more about an uncorrectable error of on-chip memory (Xid 48)", "look", "look"),
     **dict.fromkeys(
         (39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)), Xid("copy engine error", "application", _APP)
     ),

@@ -59,6 +59,8 @@ def test_what_another_part_or_no_part_is_to_blame_for_passes(counter):
         ({"recovery": 5}, Verdict.WARN),
         ({"recovery_failed": 1}, Verdict.WARN),
         ({"crc": 0}, Verdict.PASS),
+        ({"crc": 99, "replay": 30}, Verdict.PASS),
+        ({"crc": 100}, Verdict.WARN),
     ],
 )
 def test_a_few_repaired_errors_are_life_and_a_failed_recovery_is_not(counters, verdict):

@@ -30,6 +30,16 @@ def test_what_a_program_does_is_not_the_gpus_fault(code):
     assert not weigh(xid(code)).serious
 
 
+@pytest.mark.parametrize("code", [14, 106, 107, 121, 162])
+def test_what_has_no_effect_is_ignored(code):
+    assert (weigh(xid(code)).kind, weigh(xid(code)).serious) == ("ignore", False)
+
+
+@pytest.mark.parametrize("code", [63, 155, 157, 163, 171])
+def test_where_other_signs_tell_more_the_number_alone_is_only_looked_at(code):
+    assert (weigh(xid(code)).action, weigh(xid(code)).serious) == ("look", False)
+
+
 def test_a_contained_error_costs_its_process_only():
     assert weigh(xid(94)).kind == "contained"
     assert not weigh(xid(94)).serious
