@@ -9,6 +9,7 @@ from preflight.discover.nvml import read_gpus
 from preflight.discover.nvml_reading import NvmlReading
 from preflight.model import Link, from_json, to_json
 from tests.fakes import (
+    NOT_SUPPORTED,
     FakeGpu,
     FakeLink,
     FakeNvml,
