@@ -112,8 +112,8 @@ def _shared(plan: Plan, uuid: str, ranks: list[int]) -> Finding:
         verdict=Verdict.FAIL,
         observed=f"ranks {fold_numbers(ranks)} on {', '.join(nodes)} share it",
         expected=_EXPECTED,
-        remedy="call torch.cuda.set_device(LOCAL_RANK), or let the launcher give each rank a CUDA_VISIBLE_DEVICES of its own "
-        "(srun --gpus-per-task=1)",
+        remedy="call torch.cuda.set_device(LOCAL_RANK), or let the launcher give each rank a CUDA_VISIBLE_DEVICES of its own; "
+        "not srun --gpus-per-task, which hides the GPUs of the other ranks from NVLink",
         blames=Part(kind="rank", name=f"rank {ranks[1]}", confidence="likely"),
     )
 
