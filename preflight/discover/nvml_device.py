@@ -167,6 +167,8 @@ def text_or_none(value: Any) -> str | None:
         return None
     text = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
     text = text.strip("\0 \t\r\n")
+    if not text.isprintable():
+        text = "".join(letter if letter.isprintable() else "?" for letter in text)
     return None if text.upper() in ("", "N/A", "[N/A]", "UNKNOWN ERROR") else text
 
 

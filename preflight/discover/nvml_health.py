@@ -32,6 +32,7 @@ RECOVERY_ACTIONS = {
     6: "bus reset",
     7: "system reboot",
 }
+MAX_REPLACED = 2**20  # rows or pages: boards have spares for some hundreds
 
 
 class _SramStatus(ctypes.Structure):
@@ -91,6 +92,9 @@ def _row_remap(device: Device) -> Facts | None:
     if rows is None:
         return None
     correctable, uncorrectable, pending, failed = rows
+    if max(correctable, uncorrectable) > MAX_REPLACED:
+        device.complain("nvmlDeviceGetRemappedRows", f"{max(rows)} rows can't be", field="row_remap")
+        return None
     return {
         "correctable": correctable,
         "uncorrectable": uncorrectable,
@@ -105,6 +109,10 @@ def _retired_pages(device: Device, told: dict[int, Any]) -> Facts | None:
     if single_bit is None and double_bit is None:
         single_bit = _count_pages(device, "single_bit", _SINGLE_BIT)
         double_bit = _count_pages(device, "double_bit", _DOUBLE_BIT)
+    most = max(single_bit or 0, double_bit or 0)
+    if most > MAX_REPLACED:
+        device.complain("retired pages", f"{most} pages can't be", field="retired_pages")
+        return None
     if pending is None:
         pending = device.ask("nvmlDeviceGetRetiredPagesPendingStatus", field="retired_pages", part="pending")
     return known(single_bit=single_bit, double_bit=double_bit, pending=None if pending is None else bool(pending))

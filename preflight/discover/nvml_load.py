@@ -103,11 +103,15 @@ def _temperature(device: Device, told: dict[int, Any]) -> Facts | None:
         field="temperature",
         part="gpu_c",
     )
+    if not _is_temperature(now):
+        device.complain("temperature", f"{now} C can't be", field="temperature")
+        now = None
     margin = _margin(device)
     best = None if now is None or margin is None else now + margin
+    memory_c = told[MEMORY_TEMPERATURE]
     return known(
         gpu_c=now,
-        memory_c=told[MEMORY_TEMPERATURE] or None,  # 0 has been seen where there is no sensor
+        memory_c=(memory_c or None) if _is_temperature(memory_c) else None,  # 0 has been seen where there is no sensor
         slowdown_c=_threshold(device, "slowdown_c", _SLOWDOWN, best, told[SLOWDOWN_TLIMIT]),
         shutdown_c=_threshold(device, "shutdown_c", _SHUTDOWN, best, told[SHUTDOWN_TLIMIT]),
         margin_c=margin,
@@ -124,7 +128,12 @@ def _margin(device: Device) -> int | None:
     margin = _Margin(version=ctypes.sizeof(_Margin) | 1 << 24)  # nvml.h, NVML_STRUCT_VERSION
     field, part = "temperature", "margin_c"
     told = device.ask_into("nvmlDeviceGetMarginTemperature", ctypes.byref(margin), field=field, part=part)
-    return int(margin.marginTemperature) if told else None
+    return int(margin.marginTemperature) if told and _is_temperature(margin.marginTemperature) else None
+
+
+def _is_temperature(degrees: int | None) -> bool:
+    """Whether silicon can be so warm, or the number is unknown anyway."""
+    return degrees is None or -MAX_C < degrees < MAX_C
 
 
 def _threshold(device: Device, part: str, kind: int, best: int | None, tlimit: int | None) -> int | None:

@@ -297,6 +297,28 @@ def test_our_structures_are_those_of_the_header():
         ]
 
 
+@pytest.mark.parametrize(
+    ("facts", "field"),
+    [
+        ({"temperature": 704_622_831}, "temperature"),
+        ({"temperature": -40_000}, "temperature"),
+        ({"remapped": (2_377_754_483, 0, 0, 0)}, "row_remap"),
+        ({"retired": (2**31, 0, 0), "retired_by_fields": True}, "retired_pages"),
+    ],
+)
+def test_a_figure_that_silicon_cannot_have_is_unknown_and_no_fault(monkeypatch, facts, field):
+    (gpu,) = read(monkeypatch, [replace(HEALTHY[0], **facts)]).gpus
+    told = getattr(gpu, field)
+    assert told is None or told.gpu_c is None
+    assert gpu.why_unknown(field).kind == "failed"
+    assert "can't be" in gpu.why_unknown(field).text
+
+
+def test_control_characters_of_a_library_never_reach_a_name(monkeypatch):
+    (gpu,) = read(monkeypatch, [replace(HEALTHY[0], uuid="GPU-\x1b[31m1", name="NVIDIA\x07")]).gpus
+    assert (gpu.uuid, gpu.name) == ("GPU-?[31m1", "NVIDIA?")
+
+
 def test_an_answer_that_makes_no_sense_costs_what_comes_after_it_of_that_gpu_only(monkeypatch):
     honest = nvml_gpu.read_health
 
