@@ -83,7 +83,7 @@ def _judge_gpu(
             EXPECTED,
             f"if no job of theirs runs on {node.name}: end {', '.join(str(process.pid) for process in held[:_MAX_SHOWN])} there, "
             "let the scheduler's epilog do so after each job, and reboot the node if a process can't be ended",
-            part=Part(kind="environment", name=_part_name(node, held), confidence="likely"),
+            part=Part(kind="environment", name=_part_name(node, held), confidence="likely" if seen else "possible"),
         )
     if processes or gpu.mig_enabled or gpu.own_numa_node is not None:
         return None  # a share of the memory is a MIG device's, or the host's own

@@ -92,7 +92,8 @@ def _narrow(node: Node, gpu: Gpu, pcie: PcieLink) -> Fault:
     links = [other.pcie for other in node.open_gpus]
     all_alike = len(links) > 1 and all(link is not None and link.width == pcie.width for link in links)
     virtual = _is_virtual(node)
-    slot_known = bool(gpu.pci_upstream) or _usual_width(node, gpu, now=True) > (pcie.width or 0)
+    in_sight = bool(gpu.pci_upstream) and not (gpu.pci_upstream or ("pci",))[0].startswith("pci")  # not a root complex
+    slot_known = in_sight or _usual_width(node, gpu, now=True) > (pcie.width or 0)
     lost = slot_known and not (virtual or all_alike or "GEFORCE" in (gpu.name or "").upper())
     return Fault(
         Verdict.FAIL if lost else Verdict.WARN,
@@ -104,10 +105,10 @@ def _narrow(node: Node, gpu: Gpu, pcie: PcieLink) -> Fault:
             if all_alike
             else "reseat the card or riser, then try it in another slot"
         ),
-        blames=lost or all_alike,
-        part=Part(kind="environment", name=f"PCIe slots of {node.name}", confidence="possible")
-        if all_alike
-        else gpu_part(node, gpu, "likely" if lost else "possible"),
+        blames=lost,
+        part=gpu_part(node, gpu, "likely")
+        if lost
+        else Part(kind="environment", name=f"PCIe slots of {node.name}", confidence="possible"),
     )
 
 
