@@ -57,7 +57,7 @@ def _judge_node(node: Node, gpus: Sequence[Gpu]) -> Finding:
         return _finding(
             node,
             Verdict.UNKNOWN,
-            f"distance of HCAs unknown for {_gpus([*far, *unknown])}{'; ' + text if text else ''}",
+            f"distance of HCAs unknown for {_gpus([*far, *unknown])}{'; ' + text.removeprefix('; ') if text else ''}",
         )
     near = [index for index in left if index not in far]
     return _finding(node, Verdict.PASS, f"{text}{_same_socket_text(near)}".removeprefix("; "))
