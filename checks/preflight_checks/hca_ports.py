@@ -1,6 +1,7 @@
 """The HCAs that carry the job's traffic have a link, of the same speed.
 
-Only those: which HCAs are a GPU's own is derived from PCIe places (preflight/model/rails.py), so that storage, management and unused ports that are down are no fault. What a
+Only those: which HCAs are a GPU's own is derived from PCIe places (preflight/model/rails.py), so that storage, management and unused ports that are down are no fault. Where no HCA is
+close to a GPU, all InfiniBand and EFA ports count in a virtual machine, which shows no places; on metal one that is down is a WARN. What a
 down port prints as its rate is a placeholder and is not judged. A port in Polling sees no partner: cable, transceiver or the switch's port. A card of two ports is two
 HCAs to the system, and is often wired through one: a port that is down beside one that is up counts only where most such cards have both up.
 
@@ -30,11 +31,14 @@ _WHY = {
 
 
 class _Carried(NamedTuple):
-    """An HCA that the job uses, and its best port; None: its ports are unknown. `kind`: GPU products of its node, and its own board: only what is alike is compared."""
+    """An HCA that the job uses, and its best port; None: its ports are unknown. `kind`: GPU products of its node, and its own board: only what is alike is compared.
+    `sure`: whether the job is known to use it.
+    """
 
     hca: Hca
     port: Port | None
     kind: tuple[Hashable, ...]
+    sure: bool = True
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
@@ -63,12 +67,24 @@ def _carried(node: Node) -> list[_Carried]:
     names = {name for own in found.own.values() for name in own}
     if not names:  # no HCA is close to a GPU: whichever isn't known to be for something else
         names = {hca.name for hca in node.hcas} - set(found.not_rails)
+    sure = bool(names) or _virtual(node)
+    if not names:  # all are far: a virtual machine is given what it is to use; elsewhere nobody knows
+        names = {hca.name for hca in node.hcas if _is_fabric(hca)}
     products = tuple(sorted({gpu.name or "" for gpu in node.open_gpus}))
     return [
-        _Carried(hca, _best(hca.ports), (products, hca.board_id or hca.driver))
+        _Carried(hca, _best(hca.ports), (products, hca.board_id or hca.driver), sure)
         for hca in node.hcas
         if hca.name in names
     ]
+
+
+def _virtual(node: Node) -> bool:
+    return node.platform is not None and node.platform.virtual_machine not in (None, "none")
+
+
+def _is_fabric(hca: Hca) -> bool:
+    """InfiniBand or EFA: networks that are there for jobs, while Ethernet carries everything."""
+    return hca.driver == "efa" or any(port.link_layer == "InfiniBand" for port in hca.ports or ())
 
 
 def _cards(carried: Sequence[_Carried]) -> dict[str, list[_Carried]]:
@@ -112,7 +128,8 @@ def _judge_node(node: Node, carried: list[_Carried], needed: int, common: int | 
     expected = f"{total} ports up" + (f" at {_gbit(common)}" if common else "")
     for item in carried:
         if item.port is not None and not item.port.up:
-            yield _down(node, item.hca, item.port, f"{len(up)} of {total} ports up", expected)
+            finding = _down(node, item.hca, item.port, f"{len(up)} of {total} ports up", expected)
+            yield finding if item.sure else _unsure(finding)
     slow = [item for item in up if item.port and common and (item.port.rate_bytes_per_s or common) < common]
     for item in slow:
         yield _slow(node, item, expected)
@@ -150,6 +167,18 @@ def _down(node: Node, hca: Hca, port: Port, tally: str, expected: str) -> Findin
         if no_manager
         else f"look at the cable and the switch port of {hca.name} (ibstat, mlxlink), or leave {node.name} out of the job",
         blames=Part(kind="nic", name=f"{node.name} {hca.name}", confidence="possible" if no_manager else "likely"),
+    )
+
+
+def _unsure(finding: Finding) -> Finding:
+    """A port of which nobody knows whether the job uses it."""
+    return Finding(
+        check=NAME,
+        subject=finding.subject,
+        verdict=Verdict.WARN,
+        observed=f"{finding.observed}; no HCA is close to a GPU, so whether jobs use this one is not known",
+        expected=finding.expected,
+        remedy=finding.remedy,
     )
 
 

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from preflight.model import Gpu, Problem, Rule, Verdict
+from preflight.model import Gpu, Platform, Problem, Rule, Verdict
 from preflight_checks import hca_ports
 from tests.builders import make_gpu, make_node
 from tests.checks.nodes_found import GBIT, findings_of, make_hca, make_port, only, verdicts
@@ -101,6 +101,19 @@ def test_a_card_of_two_ports_is_used_through_the_one_that_is_up():
     hcas = eight()
     hcas[0] = make_hca("mlx5_0", ports=(DOWN, make_port(number=2)))
     assert only(hca_ports.CHECK, node(*hcas)).verdict is Verdict.PASS
+
+
+def test_in_a_virtual_machine_that_shows_no_places_every_infiniband_port_counts():
+    hcas = [*eight()[:7], make_hca("mlx5_7", port=DOWN), make_hca("eth", port=make_port(link_layer="Ethernet"))]
+    far = replace(node(*hcas), gpus=tuple(make_gpu("n1", i, nics={hca.name: "SYS" for hca in hcas}) for i in range(8)))
+    guest = replace(far, platform=Platform(virtual_machine="microsoft", container="none"))
+    down, *_ = findings_of(hca_ports.CHECK, guest)
+    assert (down.verdict, down.blames.name) == (Verdict.FAIL, "n1 mlx5_7")
+    assert "7 of 8 ports up" in down.observed
+    metal = replace(far, platform=Platform(virtual_machine="none", container="none"))
+    down, *_ = findings_of(hca_ports.CHECK, metal)
+    assert (down.verdict, down.blames) == (Verdict.WARN, None)
+    assert only(hca_ports.CHECK, replace(guest, hcas=tuple(hcas[:7]))).verdict is Verdict.PASS
 
 
 def dual(*down, name="n1"):
