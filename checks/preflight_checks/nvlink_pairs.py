@@ -60,8 +60,16 @@ class _Set(NamedTuple):
 
     @property
     def all_links_active(self) -> bool:
-        """By what the driver lists; False where it lists none."""
-        return all(gpu.links and all(link.active for link in gpu.links) for gpu in self.gpus)
+        """By what the driver lists; False where it lists none, and for files, which list active links only."""
+        listed = self.node.source == "node" and all(gpu.links for gpu in self.gpus)
+        return listed and all(link.active for gpu in self.gpus for link in gpu.links or ())
+
+    @property
+    def to_switches(self) -> dict[int, int]:
+        """GPU -> its active links, where all of them go to switches, so that a pair has as many as the GPU with fewer; empty if not all GPUs tell that."""
+        found = {gpu.index: [link for link in gpu.links or () if link.active] for gpu in self.gpus}
+        told = all(links and all(link.peer_kind == "switch" for link in links) for links in found.values())
+        return {index: len(links) for index, links in found.items()} if told else {}
 
     @property
     def text(self) -> str:
@@ -214,14 +222,17 @@ def _without_profile(evidence: Evidence, each: _Set, guess: NvlinkLayout | None)
     elif each.all_links_active:
         yield _finding(each, Verdict.PASS, f"{each.text}, with every link of every GPU active; {missing}")
     else:
-        observed = f"{each.text}; {missing}, and too few alike are here to compare"
+        unlike = [f"GPU {index} has {number}" for index, number in each.to_switches.items()]
+        own = f"; active links differ: {', '.join(unlike)}" if len(set(each.to_switches.values())) > 1 else ""
+        observed = f"{each.text}{own}; {missing}, and too few alike are here to compare"
         yield _finding(each, Verdict.UNKNOWN, observed, remedy="name the product, or add a profile for it")
 
 
 def _is_odd_bridge(each: _Set) -> bool:
     """Two GPUs alone, joined by 3, 5, ... links. Bridges have 2, 4, 6, 12 or 18, always an even number; single links and boards of more GPUs are another matter."""
     numbers = [number or 0 for number in each.numbers.values()]
-    return len(numbers) == 1 and numbers[0] > 1 and numbers[0] % 2 == 1 and not each.all_links_active
+    odd = len(numbers) == 1 and numbers[0] > 1 and numbers[0] % 2 == 1
+    return odd and not each.all_links_active and not each.to_switches
 
 
 def _odd_bridge(evidence: Evidence, each: _Set, missing: str) -> Finding:
@@ -259,6 +270,7 @@ def _findings(evidence: Evidence, each: _Set, fit: Fit, basis: str) -> Iterator[
 
 def _odd(evidence: Evidence, each: _Set, oddity: Oddity, basis: str, guess: NvlinkLayout | None) -> Finding:
     """`guess`: the layout, if it is only what the peers look like."""
+    oddity = _of_one(each, oddity)
     gpus = tuple(gpu for gpu in each.gpus if gpu.index in oddity.gpus)
     confidence: Confidence = "certain" if oddity.certain and guess is None else "likely"
     together = oddity.kind in ("link", "bridge", "maybe bridge")
@@ -284,6 +296,16 @@ def _odd(evidence: Evidence, each: _Set, oddity: Oddity, basis: str, guess: Nvli
         remedy=REMEDIES[oddity.kind].format(gpus=" and ".join(str(index) for index in oddity.gpus)),
         blames=blames,
     )
+
+
+def _of_one(each: _Set, oddity: Oddity) -> Oddity:
+    """All pairs fall short, and yet it may be one GPU's doing: a pair of GPUs on switches has no more links than the one with fewer."""
+    own = each.to_switches
+    short = [index for index, number in own.items() if number < max(own.values())]
+    if oddity.kind != "board" or len(short) != 1 or len(own) != 2:
+        return oddity
+    found = f"{own[short[0]]} of its NVLinks active, {max(own.values())} on the other GPU"
+    return Oddity("gpu", (short[0],), found, oddity.expected, certain=False)
 
 
 def _subject(node: Node, gpus: Sequence[Gpu]) -> str:

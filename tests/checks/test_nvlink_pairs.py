@@ -324,3 +324,18 @@ def test_a_product_without_nvlink_that_shows_some_has_the_wrong_profile():
     assert (finding.verdict, finding.blames) == (Verdict.WARN, None)
     node: Node = node_with((), (), product="Tesla T4", pairs=numbers(every(2, "SYS")))
     assert [f.verdict for f in judge(evidence(node, profiles={"Tesla T4": NO_NVLINK}))] == [Verdict.PASS]
+
+
+def test_of_two_gpus_on_switches_the_one_with_fewer_active_links_is_blamed():
+    node = node_with(links(18), links(18, inactive=(4,)), pairs=[[0, 17], [17, 0]])
+    (finding,) = judge(evidence(node))
+    assert (finding.verdict, finding.blames.kind, finding.blames.confidence) == (Verdict.FAIL, "gpu", "likely")
+    assert finding.subject == "node0 GPU 1 (GPU-node0-1)"
+    assert finding.observed == "17 of its NVLinks active, 18 on the other GPU"
+
+
+def test_a_file_that_lists_active_links_only_does_not_say_that_all_are_active():
+    node = node_with(links(18), links(17), product="B900", pairs=[[0, 17], [17, 0]], source="nccl xml")
+    (finding,) = judge(evidence(node, profiles={}))
+    assert finding.verdict is Verdict.UNKNOWN
+    assert "active links differ: GPU 0 has 18, GPU 1 has 17" in finding.observed

@@ -6,6 +6,7 @@ told by its command line. The -m view is told by its command line, by NV# somewh
 
 from preflight.discover.nvlink import nvlink_domains
 from preflight.discover.snapshots.cells import CPU, NUMA, OWN_NUMA, is_gpu
+from preflight.discover.snapshots.product_lines import products_in
 from preflight.discover.snapshots.tables import Table, find_tables
 from preflight.model import Ancestor, Gpu, GpuPeer, Hca, Node, Problem
 from preflight.model.gpu import P2pKind, P2pStatus
@@ -44,7 +45,10 @@ def read_topo(text: str, name: str, product: str | None) -> Node | None:
     shown = matrix or Table(devices={}, rows={})
     indices = sorted({*shown.gpus, *(index for table in statuses for index in table.gpus)})
     nvlink_told = _tells_nvlink(shown)
-    gpus = tuple(_gpu(index, indices, shown, statuses, product, nvlink_told=nvlink_told) for index in indices)
+    told = products_in(text) if product is None else {}
+    gpus = tuple(
+        _gpu(index, indices, shown, statuses, product or told.get(index), nvlink_told=nvlink_told) for index in indices
+    )
     domains = nvlink_domains(name, gpus)
     hides_nvlink = nvlink_told is False
     return Node(
@@ -97,11 +101,13 @@ def _gpu(
 
 def _number(text: str | None) -> int | None:
     """A NUMA node; several ("0-1", a cgroup over both) are not one."""
-    return int(text) if text is not None and text.isdigit() and len(text) < 6 else None
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else None
 
 
 def _peer(label: str, other: int, matrix: Table, statuses: list[Table], *, nvlink_told: bool | None) -> GpuPeer | None:
-    cell = matrix.cell(label, f"GPU{other}")
+    cell, back = matrix.cell(label, f"GPU{other}"), matrix.cell(f"GPU{other}", label)
+    if cell and back and cell != back:  # a problem of the text, told once: neither is believed
+        cell = None
     p2p: dict[P2pKind, P2pStatus] = {}
     for table in statuses:
         word = table.cell(label, f"GPU{other}")
