@@ -90,7 +90,7 @@ def _same_socket_text(indices: Sequence[int]) -> str:
 
 def _nobodys_text(found: Rails) -> str:
     nobodys = f"; nobody's: {', '.join(found.not_rails)}" if found.own and found.not_rails else ""
-    return nobodys + (f"; whose {', '.join(found.unknown_hcas)} are is unknown" if found.unknown_hcas else "")
+    return nobodys + (f"; unknown whose: {', '.join(found.unknown_hcas)}" if found.unknown_hcas else "")
 
 
 def _far_text(far: Sequence[int], found: Rails, best: dict[int, Ancestor | None], joined: set[int]) -> str:

@@ -63,7 +63,7 @@ def test_hcas_whose_gpus_are_unknown_are_not_called_nobodys():
     (finding,) = judged(node_of(BY_NAME["dgx2-v100-16gpu-10nic"]))
     assert "nobody's" not in finding.observed
     assert "GPUs 5-15 reach one over NVLink" in finding.observed
-    assert "is unknown" in finding.observed
+    assert "unknown whose: mlx5_3, mlx5_4" in finding.observed
 
 
 def test_nothing_is_said_without_gpus_or_where_none_are_meant():

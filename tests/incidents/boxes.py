@@ -221,6 +221,79 @@ def h100_full_of_work() -> Box:
     return Box(gpus, TWO_SOCKETS, daemons=("nv-fabricmanager", "nv-hostengine", "nvidia-persistenced"))
 
 
+def h200_hgx() -> Box:
+    gpus = [replace(gpu, name="NVIDIA H200", memory_bytes=143_771 * 2**20) for gpu in fake_gpus.h100_sxm()]
+    return Box(gpus, TWO_SOCKETS)
+
+
+def h20_hgx() -> Box:
+    gpus = [
+        replace(gpu, name="NVIDIA H20", memory_bytes=97_871 * 2**20, limits_mw=(500_000,) * 4)
+        for gpu in fake_gpus.h100_sxm()
+    ]
+    return Box(gpus, TWO_SOCKETS)
+
+
+def h800_hgx() -> Box:
+    gpus = [replace(gpu, name="NVIDIA H800", links=(gpu.links or ())[:8]) for gpu in fake_gpus.h100_sxm()]
+    return Box(gpus, TWO_SOCKETS)
+
+
+def one_gh200() -> Box:
+    """One superchip: the memory of the GPU is a NUMA node, and no profile exists."""
+    superchip = replace(
+        fake_gpus.gb200_tray()[0],
+        name="NVIDIA GH200 480GB",
+        links=(),
+        fabric=(0, 0, bytes(16), 0),
+        limits_mw=(900_000,) * 4,
+    )
+    return Box([superchip], (0,), switch=False, daemons=("nvidia-persistenced",))
+
+
+def a10g_virtual() -> Box:
+    facts = {"limits_mw": (300_000,) * 4, "pcie": (1, 16, 4, 16, 4), "memory_bytes": 24_146_608_128}
+    gpus = [pcie_card("NVIDIA A10G", f"GPU-a10g-{i}", **facts) for i in range(4)]
+    return Box(gpus, (0, 0, 0, 0), switch=False, cards=False, virtual=True, daemons=())
+
+
+def workstation() -> Box:
+    """Two cards with a display, ECC off, no bridge."""
+    facts = {
+        "ecc": 0,
+        "ecc_counts": (None,) * 4,
+        "sram_exceeded": None,
+        "limits_mw": (300_000,) * 4,
+        "pcie": (1, 16, 4, 16, 4),
+        "links": (FakeLink(active=False),) * 4,
+        "link_version": 5,
+        "memory_bytes": 51_527_024_640,
+        "processes": (FakeProcess(700, 200 * 2**20, ("Graphics",)),),
+    }
+    gpus = [pcie_card("NVIDIA RTX A6000", f"GPU-a6000-{i}", **facts) for i in range(2)]
+    return Box(gpus, (0, 0), switch=False, cards=False, daemons=("Xorg",), relation=lambda _a, _b: PHB)
+
+
+def virtual_gpus() -> Box:
+    """Shares of cards in a virtual machine: hardly anything of the hardware is told."""
+    untold = (
+        "remapped",
+        "recovery",
+        "limits_mw",
+        "draw_mw",
+        "clocks",
+        "max_clocks",
+        "reasons",
+        "temperature",
+        "margin",
+    )
+    more = ("tlimits", "pcie", "replays", "serial", "memory_temperature", "application_clock", "sram_exceeded")
+    facts: dict[str, Any] = dict.fromkeys((*untold, *more))
+    gpus = [pcie_card("NVIDIA A100-40C", f"GPU-share-{i}", **facts, ecc_counts=(0, 0, None, None)) for i in range(2)]
+    none = dict.fromkeys((0, 1, 2), 5)  # nvml.h, nvmlGpuP2PStatus_t: not supported
+    return Box(gpus, (0, 0), switch=False, cards=False, virtual=True, daemons=(), p2p=none)
+
+
 BOXES: dict[str, Callable[[], Box]] = {
     "HGX H100": h100_hgx,
     "HGX A100": a100_hgx,
@@ -244,6 +317,13 @@ BOXES: dict[str, Callable[[], Box]] = {
     "two T4 and two L40S": two_products,
     "HGX H100 at work": h100_full_of_work,
     "Slurm step with two of eight H100": h100_slurm,
+    "HGX H200": h200_hgx,
+    "HGX H20": h20_hgx,
+    "HGX H800": h800_hgx,
+    "one GH200": one_gh200,
+    "virtual machine with A10G": a10g_virtual,
+    "workstation with two RTX A6000": workstation,
+    "virtual GPUs": virtual_gpus,
 }
 
 

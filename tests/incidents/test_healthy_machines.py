@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from preflight.model import Inventory, Verdict
+from tests.config_spaces import config_space
 from tests.incidents.boxes import BOXES, changed, healthy, with_gpus
-from tests.incidents.live import discovered, judged
+from tests.incidents.live import discovered, judged, plant
+from tests.trees import Tree
 
 MIG_WARNS = {"mig_mode", "settings_uniform"}  # a slice-wise GPU beside whole ones: someone should look before a job
 WARNINGS = {
@@ -18,6 +20,13 @@ WARNINGS = {
     "virtual machine with eight H100": {"pcie_acs"},
     # two products on one node: no fault, and a group that mixes them is slow
     "two T4 and two L40S": {"node_uniform", "settings_uniform"},
+    # no profile: only compared with peers
+    "one GH200": {"product_known"},
+    "virtual machine with A10G": {"product_known"},
+    # the bits of the root ports redirect what the two cards send each other
+    "workstation with two RTX A6000": {"pcie_acs"},
+    # the driver allows shares of cards no peer access: slower, and the way it is
+    "virtual GPUs": {"product_known", "p2p_access"},
 }
 # the host's log can't be read in a container
 UNKNOWN = {"container with two of eight H100": {"xid", "nvswitch_errors"}}
@@ -53,6 +62,45 @@ def test_a_healthy_machine_compared_with_itself_a_minute_later_has_no_growth(nam
     found = judged(later, before=Inventory(nodes=(node,)))
     assert found.answer == "go"
     assert {finding.verdict for finding in found.of("counter_growth")} <= {Verdict.PASS, Verdict.SKIP}
+
+
+def test_ethernet_cards_with_routed_addresses_and_large_frames_are_right(tmp_path, monkeypatch):
+    """RoCE in the place of InfiniBand, index 3 of each address table being the routed RoCE v2 one."""
+    box, tree = replace(BOXES["HGX H100"](), cards=False), Tree(tmp_path / "root")
+    plant(tree, box)
+    for place, socket in enumerate(box.sockets):
+        local, mapped = "fe80:0000:0000:0000:b83f:d2ff:fe00:0001", f"0000:0000:0000:0000:0000:ffff:0a00:000{place}"
+        gids = {0: (local, "IB/RoCE v1", "eth9"), 1: (local, "RoCE v2", "eth9"), 3: (mapped, "RoCE v2", "eth9")}
+        port = f"pci0000:{0x10 + place:02x}/0000:{0x10 + place:02x}:01.0/0000:{0x20 + place:02x}:00.0/0000:{0x20 + place:02x}:02.0"
+        tree.pci(port, vendor="0x1000", class_code="0x060400", config=config_space(acs=0))
+        config = config_space(max_read_request=4096)
+        card = tree.pci(f"{port}/0000:{0x60 + place:02x}:00.0", numa=socket, driver="mlx5_core", config=config)
+        tree.port(tree.hca(f"mlx5_{place}", card), layer="Ethernet", gids=gids, counters={"link_downed": "0"})
+        tree.nic(f"eth{place + 1}", device=card, mtu=9000, port=0, speed=400000)
+    found = judged(discovered(box, tmp_path, monkeypatch, tree=tree))
+    assert found.text(Verdict.FAIL, Verdict.UNKNOWN, Verdict.WARN) == []
+    assert "GPU 7: mlx5_7" in found.said("nic_affinity")
+    assert "Ethernet" in found.said("hca_addressing")
+
+
+def test_four_shares_of_a_cloud_network_for_each_gpu_are_its_rails(tmp_path, monkeypatch):
+    """EFA: no InfiniBand addresses, no counters of its kind, four devices behind each GPU's switch, in a virtual machine."""
+    box, tree = replace(BOXES["HGX H100"](), cards=False, virtual=True), Tree(tmp_path / "root")
+    plant(tree, box)
+    for place, socket in enumerate(box.sockets):
+        for share in range(4):
+            number = 4 * place + share
+            port = f"pci0000:{0x10 + place:02x}/0000:{0x10 + place:02x}:01.0/0000:{0x20 + place:02x}:00.0/0000:{0x20 + place:02x}:{2 + share:02x}.0"
+            tree.pci(port, vendor="0x1000", class_code="0x060400", config=config_space(acs=0))
+            config = config_space(max_read_request=512)
+            card = tree.pci(f"{port}/0000:{0xA0 + number:02x}:00.0", numa=socket, driver="efa", config=config)
+            folder = tree.hca(f"rdmap{number}", card)
+            facts = {"lid": "0x0", "sm_lid": "0x0", "hw_counters": {"rx_drops": "0"}}
+            tree.port(folder, layer="Unspecified", rate="100 Gb/sec (4X EDR)", **facts)  # that driver's placeholder
+    found = judged(discovered(box, tmp_path, monkeypatch, tree=tree))
+    assert found.text(Verdict.FAIL, Verdict.UNKNOWN, Verdict.WARN) == []
+    assert "GPU 7: rdmap28 rdmap29 rdmap30 rdmap31" in found.said("nic_affinity")
+    assert "32 of 32 ports up: 32 x an unknown rate" in found.said("hca_ports")
 
 
 def renamed(node, name):
