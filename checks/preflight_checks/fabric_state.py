@@ -4,7 +4,7 @@ State "completed" says only that registration ended; the status says how (https:
 nodes went back into production again and again). A zero cluster UUID and clique are a fault only on products whose NVLink joins nodes; on one switched board they
 are normal (https://github.com/NVIDIA/nccl/issues/1672). While registration is under way no GPU of the board can be used: it may be about to end, wait for a partition that an
 administrator activates (https://github.com/NVIDIA/gpu-driver-container/issues/909), or never end because the fabric manager doesn't run: UNKNOWN, unless it is seen not to run.
-One GPU unlike the others of its node is at fault, whatever its state is called.
+One GPU unlike the others of its node is at fault, whatever its state is called. A recovery that is under way may end by itself: UNKNOWN.
 """
 
 from collections import Counter
@@ -19,6 +19,7 @@ NAME = "fabric_state"
 AXES = ("tp", "cp", "ep")  # those whose groups rely on one NVLink domain
 
 RESET = "restart the fabric manager (on a rack also nvidia-imex) and reset the GPU or reboot the node; if it comes back, have GPU and NVSwitch tray looked at"
+RECOVERING = {"route recovery", "access timeout recovery"}  # nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: "in progress"
 WHOLE = "registration completed with success"
 
 Identity = tuple[str | None, int | None]  # cluster UUID, clique
@@ -68,10 +69,14 @@ def _judge_gpu(evidence: Evidence, node: Node, gpu: Gpu, fabric: Fabric) -> Faul
         wrong.append(f"status {fabric.status_text or fabric.status}, not success")
     if kind == "rack":
         wrong += ["cluster UUID all zero"] if fabric.cluster_uuid is None else []
-        wrong += [f"clique {fabric.clique_id or 0}"] if not fabric.clique_id else []
+        wrong += [f"clique {fabric.clique_id or 0}"] if not fabric.clique_id and wrong else []
     if wrong:
         return Fault(Verdict.FAIL, f"state completed, {', '.join(wrong)}", _expected(kind), RESET)
-    return _health(fabric)
+    health = _health(fabric)
+    if health is None and kind == "rack" and not fabric.clique_id:
+        look = "ask the fabric's manager whether the GPU is in a partition"
+        return Fault(Verdict.WARN, "clique 0, which may be a partition or none", _expected(kind), look, blames=False)
+    return health
 
 
 def _expected(kind: str | None) -> str:
@@ -119,6 +124,9 @@ def _health(fabric: Fabric) -> Fault | None:
         faults.append(f"misconfiguration: {fabric.misconfiguration}")
     if fabric.health_summary == "unhealthy" and not faults:
         faults.append("summary unhealthy")
+    if faults and not set(faults) - RECOVERING:
+        observed = f"registered, but {' and '.join(faults)} is under way"
+        return Fault(Verdict.UNKNOWN, observed, "a health mask without faults", blames=False)
     if faults:
         return Fault(
             Verdict.FAIL,
@@ -231,8 +239,8 @@ def _show(identity: Identity) -> str:
 CHECK = Check(
     name=NAME,
     claim="Every GPU is registered in its NVLink fabric with success, without faults, and in one clique with those that it works with.",
-    why="A GPU outside the fabric reaches no peer over NVLink although its links are active; a degraded fabric fails at large sizes only.",
-    source="Azure/azhpc-images pull request 506; NVIDIA/nccl issues 1672 and 2186; NVIDIA/gpu-driver-container issue 909; health mask: nvml.h.",
+    why="A GPU outside the fabric reaches no peer over NVLink although its links are active, and nothing says so before the job's first collective.",
+    source="Azure/azhpc-images pull request 506; NVIDIA/nccl issue 1672; NVIDIA/gpu-driver-container issue 909; health mask: nvml.h.",
     remedy="Start the fabric manager, activate the partition, or reset the GPU that is named; on a rack, look at its NVSwitch trays and at nvidia-imex.",
     uses=("health",),
     judge=judge,

@@ -73,6 +73,22 @@ def test_a_rack_without_cluster_uuid_fails_though_it_says_success():
     assert bad.observed == "state completed, cluster UUID all zero, clique 0"
 
 
+def test_clique_0_of_a_named_cluster_may_be_a_partition():
+    found = judged(rack(*[changed(IN_RACK, clique_id=0)] * 4))
+    assert [(finding.verdict, finding.subject, finding.blames) for finding in found] == [(Verdict.WARN, "node0", None)]
+
+
+def test_a_recovery_that_is_under_way_may_end_and_a_degraded_fabric_is_a_fault():
+    def told(**health):
+        mask = {name.replace("_", " "): value for name, value in health.items()}
+        return judged(rack(changed(IN_RACK, health=mask, health_summary="unhealthy"), *[IN_RACK] * 3))[0]
+
+    assert (told(route_recovery=True).verdict, told(route_recovery=True).blames) == (Verdict.UNKNOWN, None)
+    assert told(access_timeout_recovery=True).verdict is Verdict.UNKNOWN
+    assert told(route_recovery=True, degraded_bandwidth=True).verdict is Verdict.FAIL
+    assert told(route_unhealthy=True).verdict is Verdict.FAIL
+
+
 @pytest.mark.parametrize("state", ["in progress", "not started"])
 def test_registration_under_way_is_unknown(state):
     """NVIDIA/gpu-driver-container issue 909: normal until a partition is activated."""
