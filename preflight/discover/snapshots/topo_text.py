@@ -46,6 +46,8 @@ def read_topo(text: str, name: str, product: str | None) -> Node | None:
     indices = sorted({*shown.gpus, *(index for table in statuses for index in table.gpus)})
     nvlink_told = _tells_nvlink(shown)
     told = products_in(text) if product is None else {}
+    if not set(indices) <= set(told):
+        told = {}  # a name for some of them would set those apart from the others
     gpus = tuple(
         _gpu(index, indices, shown, statuses, product or told.get(index), nvlink_told=nvlink_told) for index in indices
     )
@@ -105,9 +107,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _peer(label: str, other: int, matrix: Table, statuses: list[Table], *, nvlink_told: bool | None) -> GpuPeer | None:
-    cell, back = matrix.cell(label, f"GPU{other}"), matrix.cell(f"GPU{other}", label)
-    if cell and back and cell != back:  # a problem of the text, told once: neither is believed
-        cell = None
+    cell = matrix.cell(label, f"GPU{other}")
     p2p: dict[P2pKind, P2pStatus] = {}
     for table in statuses:
         word = table.cell(label, f"GPU{other}")

@@ -43,6 +43,8 @@ def test_a_topology_takes_the_product_that_stands_beside_it_and_a_given_one_goes
         "NVIDIA A800-SXM4-80GB"
     ] * 2
     assert [gpu.name for gpu in read_topo(TOPOLOGY, "n", None).gpus] == [None, None]
+    of_one = LISTED.splitlines()[0]
+    assert [gpu.name for gpu in read_topo(of_one + TOPOLOGY, "n", None).gpus] == [None, None]
 
 
 def test_a_line_without_end_is_read_in_no_time():
