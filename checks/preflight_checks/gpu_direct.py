@@ -96,7 +96,11 @@ def _version(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     numbers = text.partition("-")[0].partition("+")[0].split(".")
-    return tuple(int(number) for number in numbers) if all(number.isdecimal() for number in numbers) else None
+    return (
+        tuple(int(number) for number in numbers)
+        if all(number.isascii() and number.isdecimal() and len(number) < 10 for number in numbers)
+        else None
+    )
 
 
 CHECK = Check(

@@ -155,7 +155,7 @@ def _has_nvlink(evidence: Evidence, node: Node) -> bool:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+    return tuple(int(part) for part in text.split(".")[:2] if part.isascii() and part.isdigit() and len(part) < 10)
 
 
 CHECK = Check(

@@ -70,7 +70,7 @@ def _judge_gids(node: Node, hca: Hca, port: Port) -> Iterator[Finding]:
         yield _finding(node, hca, Verdict.UNKNOWN, "address table can't be read", "run `show_gids`", blames=False)
         return
     setting = node.setting(INDEX)
-    if setting is not None and setting.value.isdecimal():
+    if setting is not None and setting.value.isascii() and setting.value.isdecimal() and len(setting.value) < 10:
         chosen = next((gid for gid in port.gids if gid.index == int(setting.value)), None)
         origin = f"{INDEX}={setting.value} ({setting.origin})"
         if chosen is None:

@@ -89,7 +89,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     guesses = _guesses(sets)
     for each in sets:
         layouts = each.profile.nvlink_layouts if each.profile else None
-        unclear = _unclear(each, layouts)
+        unclear = _text_unclear(each, layouts) or _unclear(each, layouts)
         if len(each.gpus) == 1:
             yield _finding(each, Verdict.PASS, "one GPU: there is no pair for NVLink to join")
         elif unclear:
@@ -112,8 +112,6 @@ def _sets(evidence: Evidence, node: Node) -> Iterator[_Set]:
 def _unclear(each: _Set, layouts: tuple[NvlinkLayout, ...] | None) -> str | None:
     """Why the pairs can't be judged, None if they can."""
     known = [number for number in each.numbers.values() if number is not None]
-    if each.node.source == "topo -mp" and layouts != ():
-        return "this view (`nvidia-smi topo -mp`) shows PCIe only and hides NVLink"
     if each.numbers and not known and layouts != ():
         told = [problem.text for problem in each.node.problems if problem.field in ("peers", "links")]
         asked = [gpu.why_unknown(field) for field in ("peers", "links") for gpu in each.gpus]
@@ -131,6 +129,26 @@ def _unclear(each: _Set, layouts: tuple[NvlinkLayout, ...] | None) -> str | None
     if not each.node.tells_health and wired:
         return f"no NVLink between any two GPUs: on {each.product} this is either a view that hides it or a dead fabric"
     return None
+
+
+def _text_unclear(each: _Set, layouts: tuple[NvlinkLayout, ...] | None) -> str | None:
+    """Why the text of a topology can't be judged, None if it can."""
+    if each.node.source == "topo -mp" and layouts != ():
+        return "this view (`nvidia-smi topo -mp`) shows PCIe only and hides NVLink"
+    one_way = [pair for pair in each.numbers if _is_one_way(each, *pair)]
+    if one_way and not each.node.tells_health:
+        (a, b), *more = one_way
+        others = f", and {len(more)} more pairs alike" if more else ""
+        return f"the file contradicts itself: between GPU {a} and GPU {b} there are NVLinks by the row of one, and none by the other's{others}"
+    return None
+
+
+def _is_one_way(each: _Set, a: int, b: int) -> bool:
+    gpus = {gpu.index: gpu for gpu in each.gpus}
+    there, back = gpus[a].peer(b), gpus[b].peer(a)
+    if there is None or back is None or None in (there.num_nvlinks, back.num_nvlinks):
+        return False
+    return bool(there.num_nvlinks) != bool(back.num_nvlinks)
 
 
 def _given_without_switches(each: _Set, layouts: tuple[NvlinkLayout, ...] | None) -> bool:

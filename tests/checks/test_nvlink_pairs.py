@@ -339,3 +339,12 @@ def test_a_file_that_lists_active_links_only_does_not_say_that_all_are_active():
     (finding,) = judge(evidence(node, profiles={}))
     assert finding.verdict is Verdict.UNKNOWN
     assert "active links differ: GPU 0 has 18, GPU 1 has 17" in finding.observed
+
+
+def test_a_text_that_says_one_thing_in_one_row_and_another_in_the_other_is_unknown_and_blames_nothing():
+    for product in ("B900", H100):
+        node = node_with((), (), product=product, pairs=[[0, 18], [0, 0]], source="topo")
+        (finding,) = judge(evidence(node))
+        assert finding.verdict is Verdict.UNKNOWN
+        assert finding.blames is None
+        assert "contradicts itself" in finding.observed

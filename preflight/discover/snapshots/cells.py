@@ -102,7 +102,13 @@ def parse_row(label: str, words: list[str], devices: Sequence[str], columns: Seq
 
 def _behind(words: Sequence[str], columns: Sequence[str]) -> dict[str, str]:
     """The values behind the cells, by column. A blank CPU list (a cgroup that leaves none) is told by the columns behind it, which print N/A."""
-    if list(columns) == [CPU, NUMA, OWN_NUMA] and len(words) == 2 and words[0].isdigit() and words[1] == "N/A":
+    if (
+        list(columns) == [CPU, NUMA, OWN_NUMA]
+        and len(words) == 2
+        and words[0].isascii()
+        and words[0].isdigit()
+        and words[1] == "N/A"
+    ):
         columns = columns[1:]
     return dict(zip(columns, words, strict=True)) if len(words) == len(columns) else {}
 
