@@ -18,6 +18,7 @@ from preflight.model.job_gpus import kept_from_us, num_given, task_binding, why_
 from preflight.model.per_gpu import gpu_name
 
 NAME = "gpu_census"
+Machine = tuple[str | None, str | None]  # GPU product; vendor and product of the machine
 EXPECTED = "the same GPUs by driver and PCI bus, as many as such a machine has"
 _GRES = re.compile(
     r"gres.{0,40}count.{0,20}lower", re.IGNORECASE
@@ -29,7 +30,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     if evidence.settings.cpu_declared:
         return
     nodes = evidence.health or ()
-    fleet = Counter((node.gpus[0].name, len(node.gpus)) for node in nodes if node.gpus)
+    fleet = Counter((_machine(node, node.gpus), len(node.gpus)) for node in nodes if node.gpus)
     for node in nodes:
         found = [*_dead(node)]
         if node.gpus:
@@ -122,10 +123,15 @@ def _hidden_by(node: Node, gpus: Sequence[Gpu]) -> str | None:
     return None
 
 
+def _machine(node: Node, gpus: Sequence[Gpu]) -> Machine:
+    """What is alike in machines that should have as many GPUs: a partition may hold boards of 4 and of 8."""
+    return gpus[0].name, node.platform.machine if node.platform is not None else None
+
+
 def _too_few(
-    evidence: Evidence, node: Node, gpus: Sequence[Gpu], fleet: Counter[tuple[str | None, int]]
+    evidence: Evidence, node: Node, gpus: Sequence[Gpu], fleet: Counter[tuple[Machine, int]]
 ) -> Iterator[Finding]:
-    """Fewer GPUs, by driver and bus alike, than machines of this product have. `fleet`: how many nodes have how many GPUs of a product."""
+    """Fewer GPUs, by driver and bus alike, than machines of this product have. `fleet`: how many machines of a kind have how many GPUs."""
     profile = _profile(evidence, gpus)
     usual = profile.gpus_per_node if profile is not None else None
     virtual = node.platform.virtual_machine if node.platform is not None else None
@@ -138,8 +144,9 @@ def _too_few(
         return
     bare = virtual == "none" and node.platform is not None and node.platform.container == "none"
     traces = _traces(evidence, node, gpus)
-    full = sum(number for (name, size), number in fleet.items() if name == gpus[0].name and size >= usual)
-    traces += [f"{full} other nodes of this run have {usual}"] if 2 * full > sum(fleet.values()) else []
+    alike = {size: number for (machine, size), number in fleet.items() if machine == _machine(node, gpus)}
+    full = sum(number for size, number in alike.items() if size >= usual)
+    traces += [f"{full} other nodes of this run have {usual}"] if 2 * full > sum(alike.values()) else []
     yield _finding(
         node,
         Verdict.FAIL if bare and traces else Verdict.WARN,

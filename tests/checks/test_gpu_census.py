@@ -148,6 +148,14 @@ def test_seven_of_eight_fail_where_kernel_plan_or_fleet_know_of_eight():
     assert "2 other nodes of this run have 8" in fleet[0].observed
 
 
+def test_machines_of_another_maker_are_no_measure():
+    few = node(0, 1, 2, 3, 4, gpus_on_bus=BUS[:5], platform=replace(METAL, machine="Dell C4140"))
+    full = [node(name=f"n{i}", platform=replace(METAL, machine="NVIDIA DGX-1")) for i in range(3)]
+    assert [f.verdict for f in judged(few, *full) if f.subject == "node0"] == [Verdict.WARN]
+    same = [replace(other, platform=few.platform) for other in full]
+    assert [f.verdict for f in judged(few, *same) if f.subject == "node0"] == [Verdict.FAIL]
+
+
 def test_a_board_of_four_and_a_share_of_a_machine_are_whole():
     four = node(0, 1, 2, 3, gpus_on_bus=BUS[:4])
     assert only(four).verdict is Verdict.PASS
