@@ -137,7 +137,9 @@ def _too_few(
     virtual = node.platform.virtual_machine if node.platform is not None else None
     if usual is None or profile is None or virtual not in (None, "none") or _hidden_by(node, gpus) is not None:
         return
-    layouts = {layout.gpus for layout in profile.nvlink_layouts or () if layout.kind != "bridge"}
+    ends = {link.peer_kind for gpu in gpus for link in gpu.links or () if link.active}
+    wired = ("switched",) if "switch" in ends else ("switched", "mesh", "cube")  # small boards have no switch
+    layouts = {layout.gpus for layout in profile.nvlink_layouts or () if layout.kind in wired}
     num_dead = sum(bus_id not in {gpu.pci_bus_id for gpu in gpus} for bus_id in node.dead_on_bus)
     count = len(gpus) + len(_missing_ids(node, gpus)) + num_dead
     if count >= usual or count in layouts:

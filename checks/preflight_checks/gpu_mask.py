@@ -1,7 +1,8 @@
 """The job's device mask names GPUs that are there.
 
 A mask made for another view of the machine (numbers of the host inside a container that renumbers them, UUIDs of another node) makes CUDA show fewer GPUs or none: the
-job then fails on this node and works on the next, which looks like a flaky node. The node is not to blame.
+job then fails on this node and works on the next, which looks like a flaky node. The node is not to blame. Where a mask of the
+scheduler names as many GPUs as it gave and fewer are here, one is lost: then the mask isn't to blame either.
 What is shown carries the UUID, and the number on the machine where it is known.
 Source: SlinkyProject/slurm-operator PR 112 (Slurm 25.11 hands out UUIDs; cgroups and containers renumber); CUDA C++ Programming Guide, "CUDA Environment Variables".
 """
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 
 from preflight.model import Check, Evidence, Finding, Mask, Node, Part, Verdict
 from preflight.model.devices import VARIABLE
-from preflight.model.job_gpus import JOB_GPUS, STEP_GPUS
+from preflight.model.job_gpus import JOB_GPUS, STEP_GPUS, num_given
 from preflight.model.per_gpu import count
 
 NAME = "gpu_mask"
@@ -31,6 +32,16 @@ def _judge_mask(node: Node, mask: Mask) -> Finding:
     assert mask.gpu_uuids is not None
     view = f"this process sees {count(node.open_gpus)}: {', '.join(str(gpu.uuid) for gpu in node.open_gpus) or 'none'}"
     blames = Part(kind="environment", name=f"{VARIABLE} on {node.name}")
+    lacking = _lacking(node, mask)
+    if mask.problems and lacking:
+        return Finding(
+            check=NAME,
+            subject=node.name,
+            verdict=Verdict.FAIL,
+            observed=f"{lacking}: the mask is the scheduler's, and fits what it gave; {view}{_given(mask)}",
+            expected=EXPECTED,
+            remedy=f"look for the GPU that is missing (`gpus_answer`, `gpu_census`, the kernel log of {node.name}), and drain {node.name}",
+        )
     if mask.problems:
         on_purpose = mask.variables.get(VARIABLE, "?").strip() in HIDING
         return Finding(
@@ -53,6 +64,12 @@ def _judge_mask(node: Node, mask: Mask) -> Finding:
             remedy="name the GPUs by UUID, or set CUDA_DEVICE_ORDER=PCI_BUS_ID",
         )
     return Finding(check=NAME, subject=node.name, verdict=Verdict.PASS, observed=_resolved(mask), expected=EXPECTED)
+
+
+def _lacking(node: Node, mask: Mask) -> str | None:
+    """How many GPUs the scheduler gave and how many are here, where the mask names as many as it gave and fewer are here; then not the mask is wrong."""
+    given, named = num_given(mask), len(mask.variables.get(VARIABLE, "").split(","))
+    return f"{given} GPUs given, {len(node.open_gpus)} here" if given == named > len(node.open_gpus) > 0 else None
 
 
 def _resolved(mask: Mask) -> str:

@@ -11,6 +11,7 @@ from preflight.model import (
     Inventory,
     KernelEvent,
     KernelLog,
+    Link,
     Mask,
     Node,
     NvlinkLayout,
@@ -212,3 +213,22 @@ def test_a_gpu_that_answers_without_a_device_file_is_a_warning_that_blames_no_gp
     assert "/dev/nvidia5" in finding.observed
     assert finding.blames.kind == "environment"
     assert only(node(device_files=None)).verdict is Verdict.PASS
+
+
+def test_four_gpus_behind_switches_are_no_board_of_four():
+    layouts = tuple(
+        NvlinkLayout(gpus=n, kind=kind, per_pair=(18,), per_gpu=18, source="test")
+        for n, kind in ((8, "switched"), (4, "mesh"))
+    )
+    profile = Profile(name="H100-80GB", gpu_names=(H100,), gpus_per_node=8, nvlink_layouts=layouts)
+
+    def four(kind, name="n4"):
+        made = node(0, 1, 2, 3, name=name, gpus_on_bus=BUS[:4])
+        links = (Link(index=0, active=True, peer_kind=kind),)
+        return replace(made, gpus=tuple(replace(gpu, links=links) for gpu in made.gpus))
+
+    assert only(four("gpu"), profile=profile).verdict is Verdict.PASS
+    assert only(four("switch"), profile=profile).verdict is Verdict.WARN
+    fleet = [node(name=f"n{i}") for i in range(3)]
+    bad = [f for f in judged(four("switch"), *fleet, profile=profile) if f.verdict is Verdict.FAIL]
+    assert [(f.subject, f.blames.kind) for f in bad] == [("n4", "node")]

@@ -75,3 +75,12 @@ def test_without_a_mask_gpus_or_wish_for_them_nothing_is_said():
     assert judged((), {"CUDA_VISIBLE_DEVICES": "0,1"}) == []
     assert judged(None, {"CUDA_VISIBLE_DEVICES": "0,1"}) == []
     assert judged(two(), {"CUDA_VISIBLE_DEVICES": "4,5"}, cpu_declared=True) == []
+
+
+def test_a_mask_that_fits_what_the_scheduler_gave_is_not_to_blame_for_a_lost_gpu():
+    given = {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7", "SLURM_JOB_GPUS": "0-7"}
+    [finding] = judged(eight()[:7], given)
+    assert (finding.verdict, finding.blames) == (Verdict.FAIL, None)
+    assert "8 GPUs given, 7 here" in finding.observed
+    [finding] = judged(two(), {"CUDA_VISIBLE_DEVICES": "4,5", "SLURM_JOB_GPUS": "4,5"})
+    assert finding.blames.kind == "environment"  # as many as were given: the numbers are wrong

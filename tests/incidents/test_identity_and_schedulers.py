@@ -53,6 +53,14 @@ def test_numbers_of_the_host_in_a_container_are_a_fault_of_the_mask(tmp_path, mo
     assert f"this process sees 2 GPUs: GPU-h100-4, {UUID_5}" in said
 
 
+def test_a_gpu_that_is_lost_under_a_right_mask_is_blamed_and_the_mask_is_not(tmp_path, monkeypatch):
+    """Seven of the eight GPUs that Slurm gave: not a mask for another machine."""
+    environ = {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7", "SLURM_JOB_GPUS": "0-7", "SLURM_GPUS_ON_NODE": "8"}
+    found = judged(masked(tmp_path, monkeypatch, shown=(0, 1, 2, 3, 4, 5, 6), **environ))
+    assert found.answer == "no-go"
+    assert found.blamed == {("gpu", "node1 GPU at 0000:47:00.0")}
+
+
 def test_the_order_of_cuda_is_not_guessed(tmp_path, monkeypatch):
     """gpuopenanalytics/pynvml issue 28, dask-cuda 777, tensorflow 32881: CUDA orders fastest first, NVML by PCI. Among two products number 0 may be either."""
     box = replace(BOXES["two T4 and two L40S"](), environ={"CUDA_VISIBLE_DEVICES": "0"})
