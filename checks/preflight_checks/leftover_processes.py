@@ -96,8 +96,14 @@ def _judge_gpu(
         f"{show_bytes(gpu.memory_used_bytes)} of {show_bytes(gpu.memory_bytes)} in use, and no process is seen: one of another container, or memory that was not given back",
         f"at most {limits['memory_used_ratio']:.0%} of the memory in use",
         f"look at `nvidia-smi` on the host of {node.name}; if no process is there either, reset the GPU",
-        part=gpu_part(node, gpu, "possible"),
+        blames=False,
+        part=gpu_part(node, gpu, "possible") if _sees_all(node) else None,
     )
+
+
+def _sees_all(node: Node) -> bool:
+    """Whether the driver lists everybody here: a container is shown its own processes only."""
+    return node.platform is not None and node.platform.container == "none"
 
 
 def _counts(process: GpuProcess, limits: dict[str, float]) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from preflight.model import Evidence, GpuProcess, Inventory, Mask, Problem, Settings, Verdict
+from preflight.model import Evidence, GpuProcess, Inventory, Mask, Platform, Problem, Settings, Verdict
 from preflight_checks.leftover_processes import judge
 from tests.builders import make_gpu, make_node, make_plan
 
@@ -104,6 +104,9 @@ def test_memory_in_use_without_a_process_is_a_warning():
     findings = judged(node(mask=OURS, gpu={"memory_used_bytes": 40 * GB}))
     assert {f.verdict for f in findings} == {Verdict.WARN}
     assert "40.0 GB of 85.5 GB in use, and no process is seen" in findings[0].observed
+    assert {f.blames for f in findings} == {None}  # the memory may be that of another container
+    metal = node(mask=OURS, gpu={"memory_used_bytes": 40 * GB}, platform=Platform(container="none"))
+    assert {f.blames.confidence for f in judged(metal)} == {"possible"}
     for usual in ({"own_numa_node": 2}, {"mig_enabled": True}, {"memory_bytes": None}):
         assert not_passed(judged(node(gpu={"memory_used_bytes": 40 * GB, **usual}))) == []
 
