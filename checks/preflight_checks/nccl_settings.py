@@ -255,18 +255,20 @@ def _interfaces(case: _Case, setting: Setting) -> _Fault | None:
     exact_only = setting.name == "GLOO_SOCKET_IFNAME"  # gloo knows names only
     wanted = read_list(f"={setting.value}" if exact_only else setting.value)
     used = [nic for nic in nics if wanted.takes(nic.name)]
-    here = ", ".join(nic.name for nic in nics if nic.kind != "loopback")
+    others = [nic for nic in nics if nic.kind != "loopback"]
+    good = [nic for nic in others if nic.up is not False and not _is_of_this_node_only(nic)]
+    here, better = ", ".join(nic.name for nic in others), ", ".join(nic.name for nic in good or others)
     if not used:
-        return _Fault(FAIL, f"names no interface that is here ({here}): nothing can be set up", f"name one of {here}")
+        return _Fault(FAIL, f"names no interface that is here ({here}): nothing can be set up", f"name one of {better}")
     if any(nic.kind == "loopback" for nic in used) and len(nics) > 1:
         remedy = f"write {setting.name}={setting.value},lo, or leave it out: lo and docker are left out by default"
         says = "leaves the loopback interface in, which other nodes can't reach"
-        return _Fault(FAIL if case.together else WARN, says, remedy if wanted.excludes else f"name one of {here}")
+        return _Fault(FAIL if case.together else WARN, says, remedy if wanted.excludes else f"name one of {better}")
     if all(map(_is_of_this_node_only, used)):
         says = "names only interfaces with link-local addresses, which other nodes can't reach"
-        return _Fault(FAIL if case.together else WARN, says, f"name one of {here} that other nodes can reach")
+        return _Fault(FAIL if case.together else WARN, says, f"name one of {better} that other nodes can reach")
     if all(nic.up is False for nic in used):
-        return _Fault(FAIL if case.together else WARN, "names only interfaces that are down", f"name one of {here}")
+        return _Fault(FAIL if case.together else WARN, "names only interfaces that are down", f"name one of {better}")
     return None
 
 
@@ -282,10 +284,13 @@ def _is_of_this_node_only(nic: Nic) -> bool:
 
 def _hcas(case: _Case, setting: Setting) -> _Fault | None:
     hcas = [hca for hca in case.node.hcas or () if hca.driver != "efa"]
-    if not hcas:
-        return None
     wanted = read_list(setting.value, ports=True)
     if not wanted.tokens:
+        return None
+    if case.node.hcas == () and not wanted.excludes:
+        remedy = "see why no HCA is here (in a container: whether /dev/infiniband and its devices were given to it), or take the setting out"
+        return _Fault(WARN, "names HCAs, and this node shows none: traffic goes through sockets", remedy)
+    if not hcas:
         return None
     ports = [(hca, port) for hca in hcas for port in hca.ports or () if wanted.takes(hca.name, port.number)]
     names = ", ".join(hca.name for hca in hcas[:10]) + (" ..." if len(hcas) > 10 else "")

@@ -251,3 +251,16 @@ def test_interfaces_that_only_this_node_reaches_are_no_way_to_others():  # aws-s
     assert {f.verdict for f in findings(*(structs.replace(n, nics=(*NICS, routed)) for n in nodes))} == {Verdict.PASS}
     six = structs.replace(local, addresses=("fe80::1", "fd00:1::1"))
     assert {f.verdict for f in findings(*(structs.replace(n, nics=(*NICS, six)) for n in nodes))} == {Verdict.PASS}
+
+
+def test_what_is_named_in_the_remedy_is_an_interface_that_works():
+    finding = alone(NCCL_SOCKET_IFNAME="enp")
+    assert "eth9" in finding.observed
+    assert "eth9" not in finding.remedy
+
+
+def test_hcas_are_named_and_none_is_here():
+    finding = alone(NCCL_IB_HCA="mlx5", hcas=())
+    assert finding.verdict is WARN
+    assert "this node shows none" in finding.observed
+    assert alone(NCCL_IB_HCA="^mlx5_9", hcas=()).verdict is PASS
