@@ -2,7 +2,7 @@
 
 Which HCA belongs to which GPU is derived from how close they are (model/rails.py), never from their numbers. Machines with an HCA for every second GPU are made so: the others send
 through a neighbour over NVLink (https://github.com/NVIDIA/nccl/issues/1357). Where no HCA shares a PCIe switch with any GPU, all traffic passes the CPUs, and
-GPUDirect RDMA is slow or off. HCAs that are nobody's serve storage or management.
+GPUDirect RDMA is slow or off; a virtual machine that shows no switches tells nothing of it. HCAs that are nobody's serve storage or management.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,6 +50,10 @@ def _judge_node(node: Node, gpus: Sequence[Gpu]) -> Finding:
     far = [index for index in left if index in joined or best[index] not in (None, *OWN, "PHB", "NODE")]
     unknown = [index for index in left if index not in far and best[index] is None]
     text = f"{_map_text(found)}{_by_way_text(by_way)}{_nobodys_text(found)}"
+    if far and not found.own and _hides_places(node, gpus):
+        hidden = "this virtual machine shows no PCIe switches, so which HCA is whose is unknown"
+        ask = "give NCCL the topology of the machine type (NCCL_TOPO_FILE), as its provider publishes it"
+        return _finding(node, Verdict.UNKNOWN, hidden, remedy=ask)
     if far and not [index for index in far if index in found.unknown_gpus]:
         observed = f"{_far_text(far, found, best, joined)}{'; ' + text if found.own else _nobodys_text(found)}"
         return _finding(node, Verdict.WARN, observed, remedy=REMEDY.format(gpus=_gpus(far)))
@@ -61,6 +65,13 @@ def _judge_node(node: Node, gpus: Sequence[Gpu]) -> Finding:
         )
     near = [index for index in left if index not in far]
     return _finding(node, Verdict.PASS, f"{text}{_same_socket_text(near)}".removeprefix("; "))
+
+
+def _hides_places(node: Node, gpus: Sequence[Gpu]) -> bool:
+    """Whether this is a virtual machine in which every GPU sits on a root complex of its own making."""
+    virtual = node.platform is not None and node.platform.virtual_machine not in (None, "none")
+    above = [gpu.pci_upstream for gpu in gpus]
+    return virtual and all(bridges is not None and len(bridges) == 1 for bridges in above)
 
 
 def _best(node: Node, gpu: Gpu) -> Ancestor | None:

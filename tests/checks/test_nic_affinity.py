@@ -1,6 +1,6 @@
 """nic_affinity: every GPU has an HCA within reach. The real machines are in test_topologies.py."""
 
-from preflight.model import Evidence, Finding, Hca, Inventory, Node, Problem, Settings, Verdict
+from preflight.model import Evidence, Finding, Hca, Inventory, Node, Platform, Problem, Settings, Verdict
 from preflight_checks.nic_affinity import judge
 from tests.builders import make_node
 from tests.checks.nvlink_nodes import changed
@@ -33,6 +33,17 @@ def test_cards_need_an_hca_on_their_socket_at_least():
     assert finding.observed.startswith("no HCA on the CPU socket of GPUs 0, 1, and no NVLink to a GPU that has one")
     assert finding.blames is None
     assert "GPUs 0, 1" in finding.remedy
+
+
+def test_a_virtual_machine_without_switches_tells_nothing():
+    node = node_of(BY_NAME["h100-8gpu-2nic-phb"])
+    gpus = tuple(changed(gpu, pci_upstream=(f"pci{gpu.index:04x}:00",)) for gpu in node.gpus)
+    guest = changed(node, gpus=gpus, platform=Platform(virtual_machine="microsoft"))
+    (finding,) = judged(guest)
+    assert finding.verdict is Verdict.UNKNOWN
+    assert "NCCL_TOPO_FILE" in finding.remedy
+    (finding,) = judged(changed(guest, platform=Platform(virtual_machine="none")))
+    assert finding.verdict is Verdict.WARN
 
 
 def test_joined_gpus_need_one_behind_a_pcie_switch():
