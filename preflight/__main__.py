@@ -14,13 +14,17 @@ def main() -> None:
     )  # a start makes many objects that stay: looking among them for garbage is a twelfth of the time
     from preflight.cli.main import run_command_line
 
-    code = run_command_line(sys.argv[1:])
+    try:
+        code = run_command_line(sys.argv[1:])
+    except OSError:  # not even the message about what went wrong could be written
+        code = 3
     try:
         sys.stdout.flush()
     except OSError as error:
         # a reader (head, less) that went away is no fault of the run; a full disk is said, and changes no verdict
         if not isinstance(error, BrokenPipeError):
-            sys.stderr.write(f"preflight: the output can't be written: {error.strerror}\n")
+            with contextlib.suppress(OSError):
+                sys.stderr.write(f"preflight: the output can't be written: {error.strerror}\n")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     with contextlib.suppress(OSError):
         sys.stderr.flush()

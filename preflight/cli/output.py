@@ -58,7 +58,7 @@ def print_report(report: Report, format_: Format) -> None:
 def print_text(text: str) -> None:
     """Text on stdout; letters that its encoding lacks are spelled out, since a C locale must not cost the report.
 
-    A reader (head, less) that has gone away has what it wanted: the rest goes nowhere, and the verdict stays.
+    A reader (head, less) that has gone away has what it wanted: the rest goes nowhere, and the verdict stays. So it does where the disk is full, which is said.
     """
     if not text.isascii():
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -82,7 +82,10 @@ def print_bytes(data: bytes) -> None:
 def _while_somebody_reads() -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            with contextlib.suppress(OSError):
+                print(f"preflight: the output can't be written: {error.strerror}", file=sys.stderr)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)

@@ -33,7 +33,10 @@ class Gathering:
         if left_s <= 0:
             return self._without(source, field, f"not read: {self._deadline_s:g} s were over", otherwise)
         limit_s = min(self._each_s, left_s)
-        self._worker = self._worker or _Worker()
+        try:
+            self._worker = self._worker or _Worker()
+        except RuntimeError as error:  # no more threads: ulimit -u, ulimit -v, or the cgroup's limit
+            return self._without(source, field, f"can't be asked under a limit of time: {error}", otherwise)
         answer = self._worker.run(read, limit_s)
         if answer is None:
             self._worker = None

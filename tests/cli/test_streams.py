@@ -62,6 +62,23 @@ def test_a_full_disk_is_said():
     assert "No space left on device" in error
 
 
+@pytest.mark.parametrize("form", ["text", "json", "junit"])
+def test_a_full_disk_costs_no_verdict(job, form):
+    with Path("/dev/full").open("w") as full:
+        code, error = run("plan", job, "--format", form, take=None, stdout=full)
+    assert code == NO_GO
+    assert "can't be written: No space left on device" in error
+
+
+@pytest.mark.parametrize("arguments", [["plan", "--help"], ["plan", "/nowhere.toml"], ["nonsense"], ["checks", "list"]])
+def test_where_not_even_the_message_can_be_written_the_code_is_never_1(arguments):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "preflight", *arguments], stdout=full, stderr=full, check=False, timeout=60
+        )
+    assert done.returncode in (0, 3, 64, 78)
+
+
 @pytest.mark.parametrize("name", ["\x1b]0;title\x07", "two\nlines", "\udcff"])
 def test_what_was_written_is_named_without_letters_that_steer_a_terminal(tmp_path, capsys, job, name):
     target = tmp_path / f"{name}.toml"

@@ -22,6 +22,19 @@ def test_answers_come_back_in_order():
     gathering.close()
 
 
+def test_where_no_thread_can_be_had_nothing_is_asked_without_a_limit(monkeypatch):
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    gathering = Gathering(10.0)
+    assert gathering.ask("/sys/x", "hcas", lambda: 1, None) is None
+    (problem,) = gathering.problems
+    assert problem.field == "hcas"
+    assert "can't start new thread" in problem.text
+    gathering.close()
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
