@@ -66,7 +66,7 @@ def read_around(root: Path, environ: Mapping[str, str], gathering: Gathering, hc
         "services": ask("/proc", "services", lambda: read_services(root), None) if has_gpus else (),
         "versions": ask("versions", "versions", lambda: read_versions(root, environ), dict[str, str]()),
         "device_files": ask("/dev", "device_files", lambda: read_device_files(root), None),
-        "closed_devices": ask("/dev", "device_files", lambda: closed_device_files(root), ()),
+        "closed_devices": ask("/dev", "device_files", lambda: closed_device_files(root), tuple[int, ...]()),
         "settings": ask("settings", "settings", lambda: read_settings(environ, root=root, home=home), None),
         "kernel_log": ask("kernel log", "kernel_log", lambda: read_kernel_log(root), None),
     }
