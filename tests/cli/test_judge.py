@@ -149,3 +149,17 @@ def test_each_answer_has_its_exit_code(answer, verdicts, preflight, nagios):
     findings = [Finding(check="c", subject="s", verdict=verdict, observed="o") for verdict in verdicts]
     assert exit_code(answer, findings) == preflight
     assert exit_code(answer, findings, "nagios") == nagios
+
+
+def test_other_rules_change_the_verdict_of_a_saved_run(saved, tmp_path, capsys):
+    path = saved(report_of(evidence(gpus=3)))
+    rules = tmp_path / "rules.toml"
+    assert run_command_line(["judge", path]) == 10
+    failed = capsys.readouterr().out.splitlines()[-1].partition("(")[2].rstrip(")").split(", ")
+    rules.write_text("[rules]\n" + "".join(f'{name} = "warn"\n' for name in failed))
+    assert run_command_line(["judge", path, "--rules", str(rules)]) != 10
+    out, err = capsys.readouterr()
+    assert "lowered by the rules" in " ".join(out.split())
+    assert err == ""
+    rules.write_text('[rules]\nno_such_check = "off"\n')
+    assert run_command_line(["judge", path, "--rules", str(rules)]) == 78
