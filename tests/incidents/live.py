@@ -163,16 +163,12 @@ def _system(tree: Tree, box: Box) -> None:
 
 
 def kern_log(*lines: str) -> str:
-    """The kernel log of a machine that was booted, then a line a minute: "text" or "seconds|text"."""
-    told = [(1.0, "pci 0000:00:00.0: enabled"), *((60.0 * (i + 1), line) for i, line in enumerate(lines))]
-    spelled = [
-        (0.0, BOOTED),
-        *(
-            (float(s), t) if (s := line.partition("|")[0]).isdecimal() and (t := line.partition("|")[2]) else (at, line)
-            for at, line in told
-        ),
-    ]
-    return "".join(f"[{at:12.6f}] {text}\n" for at, text in spelled)
+    """The kernel log of a machine since its boot. A line may begin with its seconds, "20|text"; others come a minute apart."""
+    told = [(0.0, BOOTED), (1.0, "pci 0000:00:00.0: enabled")]
+    for index, line in enumerate(lines, 1):
+        seconds, bar, text = line.partition("|")
+        told.append((float(seconds), text) if bar and seconds.isdecimal() else (60.0 * index, line))
+    return "".join(f"[{at_s:12.6f}] {text}\n" for at_s, text in told)
 
 
 def discovered(
