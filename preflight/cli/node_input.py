@@ -15,7 +15,7 @@ MAX_TIMEOUT_S = 3600.0
 F = TypeVar("F", bound=Callable[..., object])
 
 
-class CommandLine(click.ParamType):
+class CommandLine(click.types.StringParamType):
     """A command with its arguments. In the environment, several stand one on a line: their arguments are set apart by spaces."""
 
     name = "command"
