@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from preflight.model import Inventory, Verdict
+from preflight.model import Gpu, Inventory, Problem, Settings, Verdict
 from tests.config_spaces import config_space
 from tests.incidents.boxes import BOXES, changed, healthy, with_gpus
-from tests.incidents.live import discovered, judged, plant
+from tests.incidents.live import Box, discovered, judged, plant
 from tests.trees import Tree
 
+GONE = Problem(source="nvmlDeviceGetHandleByIndex", text="GPU is lost (NVML 15)")
 MIG_WARNS = {"mig_mode", "settings_uniform"}  # a slice-wise GPU beside whole ones: someone should look before a job
 WARNINGS = {
     "H100 with one in MIG mode": MIG_WARNS,
@@ -135,3 +136,22 @@ def test_a_fleet_of_boards_with_and_without_switches_is_told_by_product():
     found = judged(*fleet, renamed(healthy("board of four A100"), "node9"))
     assert found.text(Verdict.FAIL) == []
     assert found.answer == "go"
+
+
+def test_a_machine_without_gpus_is_no_sick_one(tmp_path, monkeypatch):
+    """Nothing is asked of GPUs that nobody expects."""
+    node = discovered(Box([], (), cards=False), tmp_path, monkeypatch)
+    found = judged(node)
+    assert node.gpus == ()
+    assert found.answer == "go"
+    assert found.text(Verdict.FAIL, Verdict.UNKNOWN, Verdict.WARN) == []
+
+
+@pytest.mark.parametrize("name", ["HGX H100", "GB200 tray", "container with two of eight H100", "virtual GPUs"])
+def test_where_a_run_on_cpus_is_meant_nothing_of_gpus_weighs(name):
+    """Even if they are all lost."""
+    node = healthy(name)
+    lost = tuple(Gpu(index=gpu.index, problems=(GONE,)) for gpu in node.gpus)
+    found = judged(changed(node, gpus=lost), settings=Settings(cpu_declared=True))
+    assert found.text(Verdict.FAIL) == []
+    assert found.answer == "go", found.text(Verdict.UNKNOWN)
