@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from preflight.model import Fabric, KernelEvent, Service, Verdict
+from tests import fakes
 from tests.builders import make_plan
 from tests.fakes import FakeLink
 from tests.incidents.boxes import (
@@ -17,7 +18,6 @@ from tests.incidents.boxes import (
 from tests.incidents.live import discovered, judge_file, judged
 from tests.topology_texts import load, render
 
-FAILED = Fabric(state="completed", status=23, status_text="Insufficient Resources", clique_id=0)
 INACTIVE = FakeLink(active=False)
 
 
@@ -32,9 +32,10 @@ def without(links, *indices):
     return tuple(INACTIVE if index in indices else link for index, link in enumerate(links))
 
 
-def test_completed_is_not_registered():
+def test_completed_is_not_registered(tmp_path, monkeypatch):
     """Azure/azhpc-images pull request 506: state Completed, status Insufficient Resources, clique and UUID zero."""
-    found = judged(with_gpus(healthy("GB200 tray"), {2: {"fabric": FAILED, "nvlink_domain": None}}))
+    monkeypatch.setitem(fakes._WORDS, 23, b"Insufficient Resources")
+    found = judged(broken("GB200 tray", {2: {"fabric": (3, 23, bytes(16), 0)}}, tmp_path, monkeypatch))
     assert found.answer == "no-go"
     assert found.failed == {"fabric_state": {"node1 GPU 2 (GPU-gb200-2)"}}
     assert found.blamed == {("gpu", "node1 GPU 2 (GPU-gb200-2)")}
