@@ -72,6 +72,8 @@ def command(
     evidence = gather(nodes, **given, timeout_s=timeout_s)
     report = judge_nodes(evidence, began_s=began_s, began=began)
     if format_ == "text":
+        if exit_style == "nagios":  # whose first line is the one that is shown
+            _print_status(report)
         _print_text(report)
     else:
         from preflight.cli.output import print_report
@@ -122,6 +124,14 @@ def judge_nodes(evidence: Evidence, *, began_s: float, began: float) -> Report:
         checks=runs,
         environment=Environment(versions={"preflight": __version__}),
     )
+
+
+def _print_status(report: Report) -> None:
+    from preflight.cli.output import print_text
+    from preflight.report.console import answer_line
+
+    word = ("OK", "WARNING", "CRITICAL", "UNKNOWN")[exit_code(report.answer, report.findings, "nagios")]
+    print_text(f"PREFLIGHT {word} - {answer_line(report)}\n\n")
 
 
 def _print_text(report: Report) -> None:

@@ -172,7 +172,10 @@ def test_a_report_of_a_node_can_be_metrics_and_junit_and_nagios(tmp_path, capsys
     capsys.readouterr()
     assert run_command_line([*arguments, "--format", "junit"]) == code
     assert capsys.readouterr().out.startswith("<?xml")
-    assert run_command_line([*arguments, "--exit-style", "nagios"]) in (0, 1, 2, 3)
+    capsys.readouterr()
+    code = run_command_line([*arguments, "--exit-style", "nagios"])
+    word = ("OK", "WARNING", "CRITICAL", "UNKNOWN")[code]
+    assert capsys.readouterr().out.startswith(f"PREFLIGHT {word} - ")
 
 
 def test_the_form_that_the_documentation_shows_can_be_imported(tmp_path, capsys):
