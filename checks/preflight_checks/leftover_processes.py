@@ -2,7 +2,7 @@
 
 A process left over from an earlier job keeps memory, so that the new job runs out of it, and compute, so that it is slow. Looked at are only the GPUs of this job, by its
 mask or its plan; where nobody says which those are, all GPUs are, and a finding is a WARN, since another job may be at home there. So is a process of which only
-the number can be seen: it may be this job's own. Processes of the job or session that looks, daemons of the system
+the number can be seen: it may be this job's own; and one that only draws on a display. Processes of the job or session that looks, daemons of the system
 (MPS, DCGM, persistence, a display) and processes below the limit don't count. Memory that is in use without a process that can be seen is a WARN.
 Source of the limits: gcm tolerates 15 MiB; cyclecloud-healthagent wants 95 % of the memory allocatable.
 """
@@ -76,7 +76,7 @@ def _judge_gpu(
             f"; {len(held) - _MAX_SHOWN} more" if held[_MAX_SHOWN:] else ""
         )
         return Fault(
-            Verdict.FAIL if certain and seen else Verdict.WARN,
+            Verdict.FAIL if certain and any(map(_surely_takes, held)) else Verdict.WARN,
             f"held by {shown}"
             + ("" if certain else "; which GPUs are this job's is not known")
             + ("" if seen else "; whose it is can't be told from here"),
@@ -109,6 +109,11 @@ def _sees_all(node: Node) -> bool:
 def _counts(process: GpuProcess, limits: dict[str, float]) -> bool:
     """A process whose memory isn't told counts: it may hold all of it."""
     return process.memory_bytes is None or process.memory_bytes > limits["process_memory_mib"] * MIB
+
+
+def _surely_takes(process: GpuProcess) -> bool:
+    """Whether it is seen to be another's, and computes: windows on a display take little."""
+    return process.name is not None and process.kind != "graphics"
 
 
 def _is_daemon(process: GpuProcess) -> bool:

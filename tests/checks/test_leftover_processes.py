@@ -90,6 +90,12 @@ def test_a_process_that_cannot_be_seen_may_be_the_jobs_own_and_is_a_warning():
     assert finding.observed == "held by process 2 (name not visible from here); whose it is can't be told from here"
 
 
+def test_windows_on_a_display_are_a_warning():
+    window = GpuProcess(pid=9, memory_bytes=300 * 2**20, name="firefox", kind="graphics")
+    [finding] = not_passed(judged(node(mask=OURS, on={0: (window,)})))
+    assert finding.verdict is Verdict.WARN
+
+
 def test_the_jobs_own_training_is_nobody_elses():
     [finding] = judged(node(mask=OURS, on={0: (replace(STRAY, ours=True),)}))
     assert finding.verdict is Verdict.PASS
