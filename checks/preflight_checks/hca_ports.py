@@ -132,7 +132,7 @@ def _judge_node(node: Node, carried: list[_Carried], needed: int, common: int | 
             yield finding if item.sure else _unsure(finding)
     slow = [item for item in up if item.port and common and (item.port.rate_bytes_per_s or common) < common]
     for item in slow:
-        yield _slow(node, item, expected)
+        yield _slow(node, item, expected) if item.sure else _unsure(_slow(node, item, expected))
     if unknown:
         yield _unknown(node, f"state of {', '.join(unknown)} unknown")
     if len(carried) < needed and len(up) == len(carried):

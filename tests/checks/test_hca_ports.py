@@ -114,6 +114,9 @@ def test_in_a_virtual_machine_that_shows_no_places_every_infiniband_port_counts(
     down, *_ = findings_of(hca_ports.CHECK, metal)
     assert (down.verdict, down.blames) == (Verdict.WARN, None)
     assert only(hca_ports.CHECK, replace(guest, hcas=tuple(hcas[:7]))).verdict is Verdict.PASS
+    slow = make_hca("mlx5_7", port=make_port(rate_bytes_per_s=100 * GBIT))
+    for machine, verdict in ((guest, Verdict.FAIL), (metal, Verdict.WARN)):
+        assert findings_of(hca_ports.CHECK, replace(machine, hcas=(*hcas[:7], slow)))[0].verdict is verdict
 
 
 def dual(*down, name="n1"):
