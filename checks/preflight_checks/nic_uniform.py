@@ -7,6 +7,7 @@ Source: NCCL issues 286 and 1581 (interface names differ), 769, 426, 1510 (GID i
 environment documentation); firmware: gcm, imbue.
 """
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
@@ -19,6 +20,7 @@ from preflight.model.units import show_rate
 NAME = "nic_uniform"
 GID_INDEX = "NCCL_IB_GID_INDEX"
 ROUTABLE = "RoCE v2 over IPv4"
+_LABEL = re.compile(r"NIC\d+")  # a column of `nvidia-smi topo -m`, no name
 
 
 def _cards(node: Node) -> tuple[Hca, ...] | None:
@@ -31,8 +33,8 @@ def _number(node: Node) -> Hashable | None:
 
 
 def _names(node: Node) -> Hashable | None:
-    cards = _cards(node)
-    return ", ".join(sorted(hca.name for hca in cards)) or None if cards else None
+    names = sorted(hca.name for hca in _cards(node) or ())
+    return None if any(map(_LABEL.fullmatch, names)) else fold(names) or None
 
 
 def _firmware(node: Node) -> Hashable | None:
@@ -81,7 +83,10 @@ FACTS = (
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
     """One finding for each fact over all nodes that tell it; one for the meaning of a GID index that was set. Nothing where no node has an HCA but for interfaces."""
-    nodes = evidence.health or ()
+    assert evidence.inventory is not None
+    nodes = evidence.inventory.nodes
+    if len({node.source == "nccl xml" for node in nodes}) > 1:  # which lists what one communicator uses
+        nodes = tuple(node for node in nodes if node.source != "nccl xml")
     facts = FACTS if any(node.hcas for node in nodes) else FACTS[5:]
     yield from compare_nodes(NAME, evidence, nodes, facts)
     yield from _gid_index([node for node in nodes if _meanings(node) is not None])
@@ -141,7 +146,7 @@ CHECK = Check(
     why="NCCL's settings are one text for all nodes: where a name or a GID index means something else, that node talks over another port or not at all.",
     source="NCCL issues 286, 307, 426, 769, 1510 and 1581; firmware manifests of gcm and imbue's cluster-health.",
     remedy="Name devices by PCI slot (rdma-core's persistent naming), bring firmware and OFED to one version, and let NCCL find the GID index itself.",
-    uses=("health",),
+    uses=("inventory",),
     judge=judge,
     need="advisory",
 )
