@@ -270,7 +270,7 @@ def _active(gpu: Gpu) -> int:
 
 
 def _unknown(gpu: Gpu) -> int:
-    return sum(link.active is None and link.state is None for link in gpu.links or ())
+    return sum(link.active is None and link.state not in ("inactive", "no traffic") for link in gpu.links or ())
 
 
 def _expected(wanted: _Wanted) -> str:
