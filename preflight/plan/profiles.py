@@ -130,13 +130,13 @@ def _refuse(text: str, candidates: Sequence[Profile], known: _Known) -> None:
     names = [profile.gpu_names[0] for profile in candidates if profile.gpu_names]
     if names:
         raise ConfigError(
-            "product",
+            "--product",
             f"{text!r} may be {' or '.join(map(repr, names))}, which are joined differently",
             remedy="give one of these names",
         )
     close = [known.names[name][0][0] for name in related(text, known.names) if known.names[name][0]]
     remedy = f"did you mean {' or '.join(map(repr, close))}?" if close else near_profiles(text)
-    raise ConfigError("product", f"{text!r} is none that we know", remedy=remedy)
+    raise ConfigError("--product", f"{text!r} is none that we know", remedy=remedy)
 
 
 def _joins(profile: Profile) -> object:
@@ -154,7 +154,7 @@ def _product(text: str, candidates: Sequence[Profile], reason: str) -> Product:
     profile = min(candidates, key=lambda each: each.gpu_memory_bytes.value if each.gpu_memory_bytes else math.inf)
     if not profile.gpu_names:
         raise ConfigError(
-            "product", f"{text!r} is the name of a machine without GPUs", remedy="give the name of a GPU product"
+            "--product", f"{text!r} is the name of a machine without GPUs", remedy="give the name of a GPU product"
         )
     name = next(
         (each for each in profile.gpu_names if each.casefold() == text.strip().casefold()), profile.gpu_names[0]
