@@ -1,14 +1,17 @@
 """`preflight node`: show and judge what is in this node. On the prolog path: imports nothing heavy."""
 
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from preflight.cli.exit import ExitStyle, exit_code
-from preflight.cli.node_input import CommandLine, gather, load_nodes, source_options
+from preflight.cli.node_input import CommandLine, gather, load_nodes, save_snapshot, source_options
 from preflight.cli.output import Format, exit_style_option, format_option
+from preflight.errors import WorldError
 from preflight.model import Check, Evidence, Node, Report
 
 NODE_FACTS = {"inventory", "health"}  # what is there without a plan and without measuring
@@ -69,6 +72,7 @@ def command(
         raise click.UsageError(f"{more_files[0]}: a file to look at instead of this node comes after --from")
     source["from_files"] += more_files
     nodes = load_nodes(**source, timeout_s=timeout_s, profiles=given["profiles"], meanwhile=_load_stages)
+    unwritten = _unwritten(lambda: save_snapshot(nodes, source["save"]))
     evidence = gather(nodes, **given, timeout_s=timeout_s)
     report = judge_nodes(evidence, began_s=began_s, began=began)
     if format_ == "text":
@@ -80,11 +84,28 @@ def command(
 
         print_report(report, format_)
     if metrics:
-        from preflight.formats import write_atomically
-        from preflight.report.prometheus import metrics_text
+        unwritten += _unwritten(lambda: _write_metrics(report, metrics))
+    code = exit_code(report.answer, report.findings, exit_style)
+    return code if report.answer == "no-go" or not unwritten else exit_code("undecided", (), exit_style)
 
-        write_atomically(Path(metrics), metrics_text(report))
-    return exit_code(report.answer, report.findings, exit_style)
+
+def _unwritten(write: Callable[[], object]) -> int:
+    """How many files could not be written, 1 or 0. It is said, and costs nothing of the answer: a full disk makes no sick node a good one."""
+    try:
+        write()
+    except WorldError as error:
+        from preflight.report.text import clean
+
+        print(f"preflight: {clean(str(error))}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _write_metrics(report: Report, path: str) -> None:
+    from preflight.formats import write_atomically
+    from preflight.report.prometheus import metrics_text
+
+    write_atomically(Path(path), metrics_text(report))
 
 
 def _load_stages() -> None:

@@ -69,7 +69,7 @@ def load_nodes(
     profiles: Sequence[str] = (),
     meanwhile: Callable[[], object] | None = None,
 ) -> tuple[Node, ...]:
-    """This node, or those of the files; saved where asked. `meanwhile`: work to do while the driver is asked. Raises PreflightError for bad or unwritable files."""
+    """This node, or those of the files. `save`: where it will be written, which is not done here. `meanwhile`: work to do while the driver is asked. Raises PreflightError for bad files."""
     if from_files and root:
         raise UsageError("--from shows files and --root looks at a file tree: give one of them")
     if product and not from_files:
@@ -88,12 +88,16 @@ def load_nodes(
             raise UsageError(f"--root {root}: no such directory")
         nodes = (discover_node(root=Path(root or "/"), deadline_s=timeout_s, meanwhile=meanwhile),)
     _refuse_twice(nodes)
-    if save:
+    return nodes
+
+
+def save_snapshot(nodes: Sequence[Node], path: str | None) -> None:
+    """Write the only node where that was asked. Raises WorldError (disk full, no permission)."""
+    if path:
         from preflight.formats import write_atomically
         from preflight.model import to_json
 
-        write_atomically(save, to_json(nodes[0]))
-    return nodes
+        write_atomically(path, to_json(nodes[0]))
 
 
 def _product_name(product: str | None, profiles: Sequence[str]) -> str | None:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import click
 
-from preflight.cli.node_input import load_nodes, source_options
+from preflight.cli.node_input import load_nodes, save_snapshot, source_options
 from preflight.cli.node_text import (
     gpu_summary,
     host_lines,
@@ -61,6 +61,7 @@ def command(style: Literal["text", "json"], **source: Any) -> int:
     if len(source["from_files"]) > 1:
         raise UsageError("topology shows one node: give --from once")
     (node,) = load_nodes(**source)
+    save_snapshot((node,), source["save"])
     if style == "json":
         click.echo(_document(node), nl=False)
     else:

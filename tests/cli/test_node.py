@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from preflight.cli.main import run_command_line
 from preflight.cli.node import command
 from preflight.cli.node_text import describe, describe_all
-from preflight.model import Gpu, Nic, Node, Problem, Report, from_json, to_json
+from preflight.model import Gpu, Nic, Node, OutsideVerdict, Problem, Report, from_json, to_json
 from tests.builders import make_gpu, make_node
 from tests.trees import Tree
 
@@ -39,6 +39,20 @@ def test_a_snapshot_round_trips_through_save_and_from(tmp_path, capsys):
     printed = from_json(capsys.readouterr().out, Report)
     assert copy.read_bytes() == snapshot.read_bytes() == to_json(printed.evidence.inventory.nodes[0])
     assert printed.evidence.inventory.nodes[0].hostname == "cn07"
+
+
+@pytest.mark.parametrize("option", ["--save", "--metrics"])
+@pytest.mark.parametrize(("sick", "code"), [(False, 3), (True, 10)])
+def test_a_file_that_cannot_be_written_costs_neither_the_answer_nor_a_sick_node_s_verdict(
+    *, tmp_path, capsys, option, sick, code
+):
+    verdict = OutsideVerdict(origin="acme", name="disk", verdict="FAIL" if sick else "PASS", text="x")
+    (tmp_path / "good.json").write_bytes(to_json(make_node(verdicts=(verdict,))))
+    arguments = ["node", "--from", str(tmp_path / "good.json"), option, str(tmp_path / "nowhere" / "file.prom")]
+    assert run_command_line(arguments) == code
+    told = capsys.readouterr()
+    assert told.err.count("can't be written") == 1
+    assert "outside_verdicts" in told.out
 
 
 @pytest.mark.parametrize(
