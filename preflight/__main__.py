@@ -12,10 +12,14 @@ def main() -> None:
     gc.set_threshold(
         50_000
     )  # a start makes many objects that stay: looking among them for garbage is a twelfth of the time
-    from preflight.cli.main import run_command_line
-
     try:
+        from preflight.cli.main import run_command_line
+
         code = run_command_line(sys.argv[1:])
+    except KeyboardInterrupt:  # while modules were being loaded
+        code = 3
+        with contextlib.suppress(OSError):
+            sys.stderr.write("preflight: interrupted\n")
     except OSError:  # not even the message about what went wrong could be written
         code = 3
     try:

@@ -64,11 +64,12 @@ def read_int(path: Path | str, base: int = 10) -> int | None:
 
 
 def to_int(text: str, base: int = 10) -> int | None:
-    """The number that this text is, None if it is none."""
+    """The number that this text is, None if it is none, or one beyond 64 bits, which the kernel doesn't have."""
     try:
-        return int(text, base)
+        number = int(text, base)
     except ValueError:
         return None
+    return number if abs(number) < 2**64 else None
 
 
 def names_in(folder: Path | str) -> tuple[str, ...] | None:

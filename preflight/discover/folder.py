@@ -37,9 +37,10 @@ class Folder:
             return None
 
     def number(self, file: str, base: int = 10) -> int | None:
-        """The number in a file, None as above or if it holds none."""
+        """The number in a file, None as above or if it holds none that is 0 or more."""
         text = self.text(file)
-        return None if text is None else to_int(text, base)
+        number = None if text is None else to_int(text, base)
+        return None if number is None or number < 0 else number
 
     def names(self, folder: str) -> tuple[str, ...] | None:
         """The entries of a folder, None if it is absent or can't be listed."""

@@ -1,5 +1,6 @@
 """What commands do when a stream is closed, full or left by its reader: the exit code is the verdict's or 3, never 1, and nothing steers a terminal."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,24 @@ def test_a_reader_that_leaves_costs_neither_the_verdict_nor_a_message(job, form,
 def test_a_reader_that_leaves_a_help_text_is_not_answered_with_1():
     code, error = run("plan", "--help", take=0)
     assert (code in (0, 3), error) == (True, "")
+
+
+@pytest.mark.parametrize("module", ["preflight.cli.main", "preflight.errors", "preflight.cli.checks"])
+def test_an_interruption_while_modules_are_loaded_is_one_line_and_no_traceback(tmp_path, module):
+    (tmp_path / "sitecustomize.py").write_text(
+        f"""
+import sys
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupts())
+"""
+    )
+    command = [sys.executable, "-m", "preflight", "checks", "list"]
+    environment = {**os.environ, "PYTHONPATH": os.fspath(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    assert (done.returncode, done.stderr.strip(), done.stdout) == (3, "preflight: interrupted", "")
 
 
 def test_a_full_disk_is_said():
