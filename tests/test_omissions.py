@@ -32,7 +32,9 @@ def run_pytest(folder: Path, *options: str, tests: str = NEEDY) -> subprocess.Co
     for name in ("conftest.py", "debian-packages.txt"):
         shutil.copy(HERE / name, folder)
     (folder / "test_needy.py").write_text(tests)
-    markers = "".join(f"    {mark}\n" for mark in ("fabric", "cc", "root", "debian", "gpu", "soak", "bench", "xdist_group"))
+    markers = "".join(
+        f"    {mark}\n" for mark in ("fabric", "cc", "root", "debian", "gpu", "soak", "bench", "xdist_group")
+    )
     (folder / "pytest.ini").write_text(
         f"[pytest]\naddopts = -p no:cacheprovider --strict-markers\nmarkers =\n{markers}"
     )

@@ -25,6 +25,7 @@ from preflight.model.xids import ACTIONS, Action, Weighed, decode_nvlink, link_o
 NAME = "xid"
 LIMITS = {"age_hours": 1e6}  # a century: all since boot
 EXPECTED = "no Xid of the hardware since boot"
+MENDED_S = 3600.0  # ours: by then a driver has said which recovery it wants
 SAME_FAULT_S = 600.0  # clocks of nodes may differ by minutes
 SHOWN = 4
 
@@ -39,13 +40,13 @@ _REMEDY: Mapping[Action, str] = {
 
 
 class _Case(NamedTuple):
-    """A chain of a node, with what it weighs and how many peers only followed. `over`: the driver has been loaded again since."""
+    """A chain of a node, with what it weighs and how many peers only followed. `over`: why it is a thing of the past, "" if it isn't."""
 
     node: Node
     chain: Chain
     worst: Weighed
     peers: int = 0
-    over: bool = False
+    over: str = ""
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
@@ -103,10 +104,17 @@ def _case(node: Node, chain: Chain) -> _Case:
     ):  # NVIDIA: Xid 154 overrides the action of the Xid that it comes with
         taken_back = stated[-1] == "nothing"
         worst = worst._replace(action="look" if taken_back else stated[-1], serious=not taken_back)
-    over = worst.serious and worst.action != "replace the GPU" and _driver_loaded_since(node, own)
-    worst = worst._replace(serious=False, action="look") if over else worst
+    over = _over(node, own) if worst.serious and worst.action != "replace the GPU" else ""
+    if over:
+        worst = worst._replace(serious=False, action="look")
     others = {event.pci_bus_id for event in chain.follows if event.kind == "xid"} - {chain.cause.pci_bus_id, None}
     return _Case(node, chain, worst, len(others), over)
+
+
+def _over(node: Node, own: Sequence[KernelEvent]) -> str:
+    if _driver_loaded_since(node, own):
+        return "the driver has been loaded again since"
+    return "the driver asks for no recovery any more" if _mended(node, own) else ""
 
 
 def _driver_loaded_since(node: Node, own: Sequence[KernelEvent]) -> bool:
@@ -116,6 +124,21 @@ def _driver_loaded_since(node: Node, own: Sequence[KernelEvent]) -> bool:
     if loaded_at_s is None or gpu is None or gpu.uuid is None or why_gone(gpu) is not None:
         return False
     return all(event.at_s is not None and (event.last_at_s or event.at_s) < loaded_at_s for event in own)
+
+
+def _mended(node: Node, own: Sequence[KernelEvent]) -> bool:
+    """Whether the driver, which keeps the recovery that a GPU needs until it was done, has long asked for none: it was reset since."""
+    gpu, log = _gpu(node, own[0].pci_bus_id), node.kernel_log
+    if (
+        gpu is None
+        or gpu.recovery_action != "none"
+        or why_gone(gpu) is not None
+        or log is None
+        or log.read_at_s is None
+    ):
+        return False
+    last_s = [event.last_at_s or event.at_s for event in own]
+    return all(at_s is not None and log.read_at_s - at_s > MENDED_S for at_s in last_s)
 
 
 def _weigh(node: Node, event: KernelEvent, own: Sequence[KernelEvent]) -> Weighed:
@@ -232,7 +255,7 @@ def _told(case: _Case) -> str:
     if stated and stated[-1] is not cause:
         text += f" ({weigh(stated[-1]).says.rpartition(': ')[2]})"
     if case.over:
-        text += "; the driver has been loaded again since"
+        text += f"; {case.over}"
     if case.peers:
         text += f"; {case.peers} other GPU{'s' * (case.peers != 1)} only reported what followed from it"
     return text

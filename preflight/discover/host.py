@@ -1,6 +1,6 @@
 """The operating system's side of a node: kernel, CPUs, memory, NUMA nodes, network interfaces and which of them the default route takes.
 
-The kernel tells the addresses of the interfaces; all else is read from procfs and sysfs below a
+The kernel tells the addresses of the interfaces; psutil, whose only importer this is, tells of single processes; all else is read from procfs and sysfs below a
 settable root, so that a recorded tree, or a host's tree mounted in a container, reads the same way.
 """
 
@@ -183,3 +183,17 @@ def _speed(megabits_per_s: int | None) -> int | None:
     if megabits_per_s is None or not 0 < megabits_per_s < _UNKNOWN_SPEED:
         return None
     return megabits_per_s * 10**6 // 8
+
+
+def process_facts(root: Path, pid: int) -> tuple[str | None, float | None]:
+    """Name and start (Unix time) of a process below that root's /proc; None for what can't be seen. psutil is loaded only here: an idle node's prolog does without."""
+    import psutil
+
+    before, psutil.PROCFS_PATH = psutil.PROCFS_PATH, f"{root}/proc"
+    try:
+        process = psutil.Process(pid)
+        return process.name() or None, process.create_time()
+    except (psutil.Error, OSError, ValueError, IndexError, KeyError, RuntimeError):
+        return read_text(f"{root}/proc/{pid}/comm"), None  # it ended meanwhile, or its files say something odd
+    finally:
+        psutil.PROCFS_PATH = before

@@ -5,13 +5,13 @@ Kernel: Documentation/filesystems/proc.rst (comm is cut at 15 letters; hidepid= 
 
 import os
 import pwd
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from preflight.discover.files import ask_line, read_text, to_int
+from preflight.discover.files import ask_line, read_text
+from preflight.discover.host import process_facts
 from preflight.discover.same_job import SameJob
 from preflight.model import Gpu, GpuProcess, Service
 
@@ -69,7 +69,7 @@ def name_processes(root: Path, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """The GPUs with names, users and start times of the processes on them, as far as they can be seen from here."""
     if not any(gpu.processes for gpu in gpus) or not sees_host_processes(root):
         return gpus
-    known = _Known(_boot_time(read_text(root / "proc/stat")), _users(root), SameJob(root))
+    known = _Known(_users(root), SameJob(root))
     return tuple(
         msgspec.structs.replace(gpu, processes=tuple(_name(root, process, known) for process in gpu.processes or ()))
         if gpu.processes
@@ -79,9 +79,8 @@ def name_processes(root: Path, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
 
 
 class _Known(NamedTuple):
-    """When the system was started (Unix time), its users by number, and who is of this process's job."""
+    """The system's users by number, and who is of this process's job."""
 
-    boot_s: int | None
     users: dict[int, str]
     same_job: SameJob
 
@@ -92,23 +91,14 @@ def _name(root: Path, process: GpuProcess, known: _Known) -> GpuProcess:
         owner = Path(f"{root}/proc/{process.pid}").stat().st_uid
     except (OSError, ValueError):
         return process
-    fields = _stat_fields(root, process.pid)
-    ticks = to_int(fields[19]) if len(fields) > 19 else None  # starttime, the 22nd
-    started_at_s = None if ticks is None or known.boot_s is None else known.boot_s + ticks / os.sysconf("SC_CLK_TCK")
+    name, started_at_s = process_facts(root, process.pid)
     return msgspec.structs.replace(
         process,
-        name=process.name or read_text(f"{root}/proc/{process.pid}/comm"),
+        name=process.name or name,
         user=process.user or known.users.get(owner) or f"uid {owner}",
         started_at_s=process.started_at_s if process.started_at_s is not None else started_at_s,
         ours=known.same_job.has(process.pid),
     )
-
-
-def _boot_time(stat: str | None) -> int | None:
-    """Unix time at which the system was started: `btime` of /proc/stat."""
-    lines: Iterable[str] = (stat or "").splitlines()
-    line = next((line for line in lines if line.startswith("btime ")), None)
-    return to_int(line[6:]) if line else None
 
 
 def _users(root: Path) -> dict[int, str]:

@@ -34,7 +34,9 @@ _FILES = frozenset({"NCCL_TOPO_FILE", "NCCL_GRAPH_FILE", "NCCL_CONF_FILE", "NCCL
 _PLUGINS = frozenset(
     {"NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN", "NCCL_ENV_PLUGIN"}
 )  # paths only if they have a "/"
-_DEVICE = rb"<pci\s[^<>]{0,400}?busid=[\"']([0-9a-fA-F:.]{7,16})[\"'][^<>]{0,400}?class=[\"']0x03"  # display controllers
+_DEVICE = (
+    rb"<pci\s[^<>]{0,400}?busid=[\"']([0-9a-fA-F:.]{7,16})[\"'][^<>]{0,400}?class=[\"']0x03"  # display controllers
+)
 _ASSUMED = r"^(?:export\s+)?\s*((?:NCCL|TORCH_NCCL|CUDA)_\w+)\s*$"
 
 ENVIRONMENT = "environment"

@@ -1,5 +1,6 @@
 """Xids: sick GPUs that must be blamed, programs and peers that must not be, and old, hidden or missing logs."""
 
+import pytest
 from msgspec import structs
 
 from preflight.discover.kernel_lines import LogLine, parse_events
@@ -220,12 +221,26 @@ def test_a_pcie_error_of_a_bridge_is_told_of_the_gpu_below_it():
     assert only(lost).verdict is Verdict.FAIL
 
 
-def test_a_gpu_that_was_reset_since_is_blamed_with_less_certainty():
+@pytest.mark.parametrize(
+    ("action", "at_s", "verdict"),
+    [
+        ("none", 100.0, Verdict.WARN),  # two hours ago, and the driver asks for nothing
+        ("none", 7000.0, Verdict.FAIL),  # just now
+        ("reset", 100.0, Verdict.FAIL),
+        (None, 100.0, Verdict.FAIL),  # a driver too old to say
+    ],
+)
+def test_an_error_of_long_ago_is_past_if_the_driver_asks_for_no_recovery(action, at_s, verdict):
+    gpus = (make_gpu("node0", 0, recovery_action=action),)
+    finding = only(structs.replace(with_log(xid(95, at_s=at_s)), gpus=gpus))
+    assert finding.verdict is verdict
+    assert (finding.blames is None) == (verdict is Verdict.WARN)
+    assert ("asks for no recovery any more" in finding.observed) == (verdict is Verdict.WARN)
+
+
+def test_a_gpu_that_must_be_replaced_is_never_past():
     gpus = (make_gpu("node0", 0, recovery_action="none"),)
-    finding = only(structs.replace(with_log(xid(95)), gpus=gpus))
-    assert finding.blames is not None
-    assert finding.blames.confidence == "likely"
-    assert "age_hours" in finding.remedy
+    assert only(structs.replace(with_log(xid(64)), gpus=gpus)).verdict is Verdict.FAIL
 
 
 def test_nothing_where_there_are_no_gpus_or_none_are_meant():

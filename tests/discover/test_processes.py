@@ -22,8 +22,8 @@ def tree(tmp_path):
 
 def process(tree, pid, comm, *, state="S", start_s=10):
     tree.write(f"proc/{pid}/comm", f"{comm}\n")
-    before = " ".join("0" for _ in range(18))
-    tree.write(f"proc/{pid}/stat", f"{pid} ({comm}) {state} {before} {start_s * HERTZ} 0 0\n")
+    before, after = " ".join("0" for _ in range(18)), " ".join("0" for _ in range(30))
+    tree.write(f"proc/{pid}/stat", f"{pid} ({comm}) {state} {before} {start_s * HERTZ} {after}\n")
 
 
 def running(tree):
