@@ -96,4 +96,4 @@ def test_a_clock_that_nobody_keeps_is_a_warning_and_an_unknown_one_unknown(clock
 
 def test_each_node_is_judged_by_itself():
     nodes = [make_node(f"n{i}", clock=ClockSync(synchronised=i != 2, max_error_s=0.1)) for i in range(4)]
-    assert [(f.subject, f.verdict) for f in findings_of(clock_sync.CHECK, *nodes)][0] == ("n2", Verdict.WARN)
+    assert next((f.subject, f.verdict) for f in findings_of(clock_sync.CHECK, *nodes)) == ("n2", Verdict.WARN)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preflight.model import Evidence, Inventory, Verdict
-from preflight.model import GpuPeer
+from preflight.model import Evidence, GpuPeer, Inventory, Verdict
 from preflight_checks.pair_outlier import CHECK
 from tests.builders import make_gpu, make_measurement, make_node, make_plan, uuids_of
 from tests.checks.clusters import HEALTHY, cluster, said, slow, subjects, with_measurements

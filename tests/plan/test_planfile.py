@@ -6,7 +6,6 @@ from preflight.errors import ConfigError
 from preflight.model import Hardware, Job, ModelShape, Parallel, Rule, Training
 from preflight.plan.planfile import read_job
 from preflight.plan.rules import check_rules
-from tests.builders import make_job
 
 MODEL = '[model]\nparameters = "70B"\nlayers = 80\n'
 LEAST = MODEL + "[parallel]\ntp = 8\n"
