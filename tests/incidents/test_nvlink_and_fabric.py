@@ -186,6 +186,7 @@ def test_the_link_that_failed_is_one_gpu_and_not_the_64_that_spoke():
             for i in range(4)
         ]
         if tray.name == "node1":
+            tray = with_gpus(tray, {0: {"recovery_action": "reset"}})  # noqa: PLW2901 - what its driver then asks for
             events[0] = xid(
                 tray, 0, 149, 5000.0, "Xid 149, NETIR_LINK_DOWN Fatal Link 14", subcode="NETIR", severity="Fatal"
             )
