@@ -11,10 +11,10 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from preflight.errors import WorldError
 from preflight.model import Check
+from preflight.model.base import Row
 
 GROUP = "preflight.checks"
 PROFILES = "preflight.profiles"
@@ -26,14 +26,14 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _FACTS = ("inventory", "health", "before", "plan", "measurements")
 
 
-class InstalledCheck(NamedTuple):
+class InstalledCheck(Row, frozen=True):
     """A check and the distribution that provides it."""
 
     check: Check
     distribution: str
 
 
-class _Entry(NamedTuple):
+class _Entry(Row, frozen=True):
     distribution: str
     name: str
     target: str

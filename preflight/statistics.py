@@ -1,12 +1,12 @@
 """Robust figures that several stages need. Plain Python: reports and small runs must not pay for numpy."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
+from preflight.model.base import Row
 from preflight.model.measurement import median
 
 
-class Spread(NamedTuple):
+class Spread(Row, frozen=True):
     """What a set of values looks like: smallest, middle, largest, and how many there are (at least one)."""
 
     minimum: float

@@ -33,7 +33,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         if fault is None or fault.verdict is not Verdict.FAIL:
             return fault
         users = users_of(evidence.plan, node, [gpu])
-        return fault._replace(verdict=users.lowered(fault.verdict), observed=fault.observed + users.text())
+        return fault.replace(verdict=users.lowered(fault.verdict), observed=fault.observed + users.text())
 
     def without(gpu: Gpu) -> str | None:
         profile = evidence.profile_of(gpu)

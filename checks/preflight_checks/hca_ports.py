@@ -11,9 +11,8 @@ fault) and 371, 383 (a rate guessed from the GPU's name is wrong: peers are the 
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from typing import NamedTuple
 
-from preflight.model import Check, Evidence, Finding, Hca, Node, Part, Port, Verdict
+from preflight.model import Check, Evidence, Finding, Hca, Node, Part, Port, Row, Verdict
 from preflight.model.rails import rails
 from preflight.model.units import GIGA
 
@@ -30,7 +29,7 @@ _WHY = {
 }
 
 
-class _Carried(NamedTuple):
+class _Carried(Row, frozen=True):
     """An HCA that the job uses, and its best port; None: its ports are unknown. `kind`: GPU products of its node, and its own board: only what is alike is compared.
     `sure`: whether the job is known to use it.
     """

@@ -9,9 +9,8 @@ On boards that join GPUs directly a link has both ends on GPUs, so both should b
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-from preflight.model import Check, Evidence, Finding, Gpu, Node, NvlinkLayout, Part, Verdict
+from preflight.model import Check, Evidence, Finding, Gpu, Node, NvlinkLayout, Part, Row, Verdict
 from preflight.model.gpu_users import users_of
 from preflight.model.layouts import WIRED, by_product, shared_deficits
 from preflight.model.per_gpu import count, gpu_name, gpu_part, gpus_subject, product_names
@@ -21,7 +20,7 @@ NAME = "nvlink_links"
 REMEDY = "look at the links (`nvidia-smi nvlink -s -i {gpus}`) and the kernel log; reset the GPU or reboot the node, and keep groups off it until all its links are active"
 
 
-class _Wanted(NamedTuple):
+class _Wanted(Row, frozen=True):
     """How many active links a GPU should have. `bare`: none at all is no fault. `direct`: both ends of a link are on GPUs."""
 
     links: int
@@ -31,7 +30,7 @@ class _Wanted(NamedTuple):
     direct: bool = False
 
 
-class _Set(NamedTuple):
+class _Set(Row, frozen=True):
     """GPUs of one product on one node whose links are known."""
 
     evidence: Evidence

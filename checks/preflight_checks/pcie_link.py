@@ -60,7 +60,7 @@ def _judge_gpu(evidence: Evidence, node: Node, gpu: Gpu, pcie: PcieLink) -> Faul
         return Fault(Verdict.SKIP, "a virtual machine shows a placeholder for the link")
     if pcie.width is None or pcie.max_width is None:
         missing = missing_fault(gpu, "width" if pcie.width is None else "max_width", "pcie")
-        return missing if missing.verdict is Verdict.SKIP else missing._replace(observed=f"PCIe {missing.observed}")
+        return missing if missing.verdict is Verdict.SKIP else missing.replace(observed=f"PCIe {missing.observed}")
     if pcie.width < pcie.max_width:
         return _narrow(node, gpu, pcie)
     return None if _is_virtual(node) else _slot(evidence, node, gpu, pcie)

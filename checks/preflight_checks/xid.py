@@ -12,9 +12,8 @@ Xids left nodes cordoned); NVIDIA/NVSentinel 195 and leptonai/gpud 1209 (lost GP
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
-from preflight.model import Check, Evidence, Finding, Gpu, KernelEvent, KernelLog, Node, Part, Verdict
+from preflight.model import Check, Evidence, Finding, Gpu, KernelEvent, KernelLog, Node, Part, Row, Verdict
 from preflight.model.finding import Confidence
 from preflight.model.first_cause import Chain, first_cause, only_follows
 from preflight.model.job_gpus import why_gone
@@ -39,7 +38,7 @@ _REMEDY: Mapping[Action, str] = {
 }
 
 
-class _Case(NamedTuple):
+class _Case(Row, frozen=True):
     """A chain of a node, with what it weighs and how many peers only followed. `over`: why it is a thing of the past, "" if it isn't."""
 
     node: Node
@@ -103,10 +102,10 @@ def _case(node: Node, chain: Chain) -> _Case:
         stated and worst.action != "replace the GPU"
     ):  # NVIDIA: Xid 154 overrides the action of the Xid that it comes with
         taken_back = stated[-1] == "nothing"
-        worst = worst._replace(action="look" if taken_back else stated[-1], serious=not taken_back)
+        worst = worst.replace(action="look" if taken_back else stated[-1], serious=not taken_back)
     over = _over(node, own) if worst.serious and worst.action != "replace the GPU" else ""
     if over:
-        worst = worst._replace(serious=False, action="look")
+        worst = worst.replace(serious=False, action="look")
     others = {event.pci_bus_id for event in chain.follows if event.kind == "xid"} - {chain.cause.pci_bus_id, None}
     return _Case(node, chain, worst, len(others), over)
 

@@ -5,7 +5,7 @@ Each source is asked under a limit of time, and costs its own facts only where i
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from preflight.discover.dma import read_gpu_direct, read_iommu
 from preflight.discover.files import is_folder
@@ -22,9 +22,10 @@ from preflight.discover.processes import account_home, read_services
 from preflight.discover.settings import read_settings
 from preflight.discover.versions import closed_device_files, read_device_files, read_versions
 from preflight.model import Hca, Problem
+from preflight.model.base import Row
 
 
-class Around(NamedTuple):
+class Around(Row, frozen=True):
     """`on_bus`: PCI ids of NVIDIA GPUs, None if sysfs can't tell. `driver_folder`: /proc tells of an NVIDIA driver. `facts`: the other fields of Node, by name."""
 
     host: Host

@@ -4,9 +4,12 @@ Conventions: unknown is None (never 0, "" or "N/A"); lists are tuples; units sta
 Unknown fields are ignored on loading, so that an older preflight reads a newer report.
 """
 
-from typing import TypeVar
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import msgspec
+
+R = TypeVar("R", bound="Row")
 
 
 class Noun(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -15,6 +18,19 @@ class Noun(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Strict(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A record that a person or a stranger wrote: fields that we don't know are refused."""
+
+
+class Row(msgspec.Struct, frozen=True, order=True):
+    """A few values that functions hand to one another: positional, unpacked and compared like a tuple, never saved. (A NamedTuple costs ten times as much to define, which
+    the start of a prolog pays for each of some fifty.)
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(msgspec.structs.astuple(self))
+
+    def replace(self: R, **changes: Any) -> R:  # noqa: PYI019 - Self came with Python 3.11
+        """The same with other values in some places."""
+        return msgspec.structs.replace(self, **changes)
 
 
 N = TypeVar("N")

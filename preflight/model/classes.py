@@ -5,8 +5,9 @@ A check that compares nodes says the classes and who is in them; "mismatch" alon
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
+from preflight.model.base import Row
 from preflight.model.crossing import shortened
 from preflight.model.hostlist import fold
 
@@ -14,7 +15,7 @@ T = TypeVar("T")
 MAX_SHOWN = 6  # classes that a sentence lists
 
 
-class Classes(NamedTuple):
+class Classes(Row, frozen=True):
     """`members`: value -> names of those that have it, the largest class first, of equals the one met first. `unknown`: names of those whose value is None."""
 
     members: dict[Hashable, tuple[str, ...]]

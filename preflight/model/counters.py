@@ -10,8 +10,9 @@ Names of NVLink counters (`Link.counters`), with the NVML fields that they come 
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from preflight.model.base import Row
 from preflight.model.gpu import Gpu
 from preflight.model.inventory import Node
 
@@ -85,7 +86,7 @@ _WRAPS_AT = {"replays": 2**32}  # NVML's type is an unsigned int, which begins a
 _NEAR_WRAP = 2**20
 
 
-class Counter(NamedTuple):
+class Counter(Row, frozen=True):
     """Which counter: `owner` is a GPU's UUID or an HCA's name, `part` "memory", "PCIe", "clock", "link 14" or "port 1", `name` as in the nouns."""
 
     owner: str
@@ -96,7 +97,7 @@ class Counter(NamedTuple):
 State = Literal["compared", "absent before", "absent after", "reset", "saturated"]
 
 
-class Growth(NamedTuple):
+class Growth(Row, frozen=True):
     """One counter at two times. `delta` is None unless it could be compared; `at_least`: it reached its ceiling meanwhile, so that more may have happened."""
 
     counter: Counter
@@ -107,7 +108,7 @@ class Growth(NamedTuple):
     at_least: bool = False
 
 
-class Compared(NamedTuple):
+class Compared(Row, frozen=True):
     """All counters of a node at two times. `seconds` between them, None if either snapshot has no time. `restarted`: why counters that start over with node or
     driver can't be compared, None if they can.
     """

@@ -8,8 +8,8 @@ fell off the bus (a public report of Xid 79 followed by SXid 20034 on all switch
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
+from preflight.model.base import Row
 from preflight.model.surroundings import KernelEvent
 from preflight.model.xids import named_cause, weigh
 
@@ -21,7 +21,7 @@ _LINK_CODES = {74, 108, 137, *range(144, 149)}  # told by a GPU whose peer faile
 _CLEANED_UP = {43, 45}
 
 
-class Chain(NamedTuple):
+class Chain(Row, frozen=True):
     """A cause, and the events that follow from it, in the order of the log."""
 
     cause: KernelEvent
@@ -52,7 +52,7 @@ def first_cause(events: Sequence[KernelEvent]) -> tuple[Chain, ...]:
         else:
             merged.setdefault(id(root.cause), []).extend(chain.events)
     return tuple(
-        chain._replace(
+        chain.replace(
             follows=tuple(sorted([*chain.follows, *merged.get(id(chain.cause), [])], key=lambda e: place[id(e)]))
         )
         for chain in kept

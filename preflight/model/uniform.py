@@ -4,8 +4,8 @@ A difference is at most a WARN here: a mixed partition is no fault, and whether 
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
+from preflight.model.base import Row
 from preflight.model.classes import Classes, classify, join_near
 from preflight.model.evidence import Evidence
 from preflight.model.finding import Finding, Part, PartKind, Verdict
@@ -19,7 +19,7 @@ NO_MAJORITY = f"{ALIKE}; no majority, so which nodes are wrong is not identifiab
 UNSUPPORTED = "not supported"
 
 
-class NodeFact(NamedTuple):
+class NodeFact(Row, frozen=True):
     """One fact that nodes should share. `read` gives None for unknown.
 
     `owed`: a node that doesn't tell it is UNKNOWN; others that don't are named beside those that do. `of_gpu`: of nodes with GPUs only, and not where a run without
@@ -34,7 +34,7 @@ class NodeFact(NamedTuple):
     tolerance_ratio: float = 0.0
 
 
-class GpuFact(NamedTuple):
+class GpuFact(Row, frozen=True):
     """One fact that GPUs should share: those of one node, and so those of all nodes. `field`: the Gpu's field that it comes from, "power.limit_w"."""
 
     label: str
@@ -45,7 +45,7 @@ class GpuFact(NamedTuple):
     tolerance_ratio: float = 0.0
 
 
-class Mixed(NamedTuple):
+class Mixed(Row, frozen=True):
     """The values of a node whose GPUs differ."""
 
     values: tuple[Hashable, ...]
@@ -150,14 +150,14 @@ def _across(check: str, fact: NodeFact, classes: Classes, *, settings: bool) -> 
             expected=f"the {fact.label} of every node",
             remedy=f"run `preflight node` on {classes.unknown[0]}: it says what can't be read there, and why",
         )
-        classes = classes._replace(unknown=())
+        classes = classes.replace(unknown=())
     if classes.num_known < 2:
         return
     plain = {value: names for value, names in classes.members.items() if not isinstance(value, Mixed)}
     inside = ""
     if settings and classes.unlike and list(plain) == [classes.majority]:  # compare_within tells of the others
         inside = f"; GPUs of {fold(classes.unlike)} differ among themselves"
-        classes = classes._replace(members=plain)
+        classes = classes.replace(members=plain)
     if classes.uniform:
         value = next(iter(classes.members))
         rest = f"; unknown on {fold(classes.unknown)}" if classes.unknown else ""

@@ -8,8 +8,9 @@ A number that isn't in the table is never taken as harmless: somebody should loo
 """
 
 import re
-from typing import Literal, NamedTuple
+from typing import Literal
 
+from preflight.model.base import Row
 from preflight.model.surroundings import KernelEvent
 
 XidClass = Literal["hardware", "reset", "link", "contained", "application", "look", "ignore"]
@@ -19,7 +20,7 @@ ACTIONS: tuple[Action, ...] = (
 )  # weakest first
 
 
-class Xid(NamedTuple):
+class Xid(Row, frozen=True):
     """A number's name; what it points at: "hardware" (the GPU is at fault), "reset" (unusable until it is reset; hardware, firmware or driver), "link" (an NVLink;
     its line says how bad), "contained" (a memory error that cost one process only), "application", "look" (somebody should), "ignore"; and what to do.
     """
@@ -29,7 +30,7 @@ class Xid(NamedTuple):
     action: Action
 
 
-class Weighed(NamedTuple):
+class Weighed(Row, frozen=True):
     """One event judged. `serious`: the GPU must not be used before the action is taken. `likely`: the evidence could be explained otherwise too. `says`: in words."""
 
     kind: XidClass
@@ -242,7 +243,7 @@ def _weigh_named(event: KernelEvent, named: int, says: str) -> Weighed:
     """A line that names its cause stands for it, should the cause's own line be gone. A link error that cost programs their channels was a fatal one."""
     severity = "Fatal" if named in {149, 150} else None
     cause = weigh(KernelEvent(kind="xid", code=named, severity=severity, pci_bus_id=event.pci_bus_id))
-    return cause._replace(says=f"{says}, caused by {cause.says}", likely=True)
+    return cause.replace(says=f"{says}, caused by {cause.says}", likely=True)
 
 
 def _weigh_recovery(event: KernelEvent, says: str) -> Weighed:

@@ -5,7 +5,8 @@ A test keeps the index equal to what stands in the files.
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+
+from preflight.model.base import Row
 
 Names = Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
 
@@ -58,7 +59,7 @@ _CARD = {"pcie", "nvl"}
 _BRANDED = r"(nvidia|tesla|quadro|geforce|grid|titan) .*\w"
 
 
-class Meaning(NamedTuple):
+class Meaning(Row, frozen=True):
     """The profiles that a name may mean. `reason`: why others that bear its words were left out, "" if none were."""
 
     profiles: tuple[str, ...]

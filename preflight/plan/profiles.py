@@ -4,20 +4,21 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from preflight.errors import ConfigError
 from preflight.formats import read_toml, readable
 from preflight.model import Inventory, Profile
+from preflight.model.base import Row
 from preflight.plan.products import NAMES, Names, index, is_branded, meaning, related
 from preflight.plan.site_profiles import read_site, to_profile
 
 FOLDER = Path(__file__).parent.parent / "profiles"
 
 
-class Product(NamedTuple):
+class Product(Row, frozen=True):
     """What a person means by a product. `name`: NVML's. `profile` None: none exists. `note`: what was taken for granted, to be shown; "" if nothing."""
 
     profile: Profile | None

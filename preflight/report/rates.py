@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from preflight.model import Collective, Evidence, Measurement, Plan
+from preflight.model.base import Row
 from preflight.model.measurement import median
 
 
-class GroupRate(NamedTuple):
+class GroupRate(Row, frozen=True):
     """busbw of one group in bytes per second, median over the repeats; None: not measured, or the measurement failed."""
 
     axis: str

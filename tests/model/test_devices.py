@@ -127,13 +127,13 @@ def test_without_a_known_node_only_uuids_in_full_are_known():
 def test_a_rank_takes_the_device_of_its_local_rank_or_the_only_one():
     four = resolve_devices("3,2,1,0", gpus())
     assert own_device(four, 1).uuid == gpus()[2].uuid
-    assert own_device(resolve_devices("2", gpus()), 3) == (gpus()[2].uuid, None)
-    assert own_device(resolve_devices(None, []), 0) == (None, None)
+    assert tuple(own_device(resolve_devices("2", gpus()), 3)) == (gpus()[2].uuid, None)
+    assert tuple(own_device(resolve_devices(None, []), 0)) == (None, None)
 
 
 def test_gaps_are_said():
     two = resolve_devices("0,1", gpus())
-    assert own_device(two, 2) == (None, "local rank 2 has no GPU: only 2 are visible")
+    assert tuple(own_device(two, 2)) == (None, "local rank 2 has no GPU: only 2 are visible")
     assert "no local rank says which" in own_device(two, None).problem
     assert own_device(resolve_devices("", gpus()), 0).problem == "this rank sees no GPU"
 

@@ -104,10 +104,10 @@ def one_gpu(**variables):
 
 def test_a_task_that_sees_less_than_its_step_has_is_bound():
     variables = {"SLURM_GTIDS": "0,1,2,3", "SLURM_STEP_GPUS": "0,1,2,3"}
-    assert task_binding(one_gpu(**variables)) == (4, 1, 4, "")
-    assert task_binding(one_gpu(**variables, SLURM_GPUS_PER_TASK="1")) == (4, 1, 4, "SLURM_GPUS_PER_TASK=1")
+    assert tuple(task_binding(one_gpu(**variables))) == (4, 1, 4, "")
+    assert tuple(task_binding(one_gpu(**variables, SLURM_GPUS_PER_TASK="1"))) == (4, 1, 4, "SLURM_GPUS_PER_TASK=1")
     only_asked = {"SLURM_GTIDS": "0,1,2,3", "SLURM_GPUS_PER_TASK": "1"}
-    assert task_binding(one_gpu(**only_asked)) == (4, 1, 4, "SLURM_GPUS_PER_TASK=1")
+    assert tuple(task_binding(one_gpu(**only_asked))) == (4, 1, 4, "SLURM_GPUS_PER_TASK=1")
 
 
 def test_a_step_of_one_task_or_a_whole_view_is_not_bound():
