@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from preflight.model import Check, Evidence, Finding, Hca, Node, Part, Port, Row, Verdict
 from preflight.model.rails import rails
-from preflight.model.units import GIGA
+from preflight.model.units import show_line_rate
 
 NAME = "hca_ports"
 # 0: as many as the GPUs' own HCAs. A site whose machines must have eight says 8.
@@ -255,7 +255,7 @@ def _expected_rate(carried: list[_Carried], common: dict[tuple[Hashable, ...], i
 
 
 def _gbit(rate_bytes_per_s: int | None) -> str:
-    return "an unknown rate" if rate_bytes_per_s is None else f"{rate_bytes_per_s * 8 / GIGA:g} Gbit/s"
+    return "an unknown rate" if rate_bytes_per_s is None else show_line_rate(rate_bytes_per_s)
 
 
 CHECK = Check(

@@ -15,7 +15,7 @@ from preflight.model import Check, Evidence, Finding, Gid, Hca, Node, Part, Port
 from preflight.model.classes import classify
 from preflight.model.hostlist import fold
 from preflight.model.uniform import NodeFact, compare_nodes
-from preflight.model.units import show_rate
+from preflight.model.units import show_line_rate
 
 NAME = "nic_uniform"
 GID_INDEX = "NCCL_IB_GID_INDEX"
@@ -54,7 +54,9 @@ def _ports(node: Node) -> list[Port] | None:
 def _rates(node: Node) -> Hashable | None:
     ports = [(port.rate_bytes_per_s, port.link_layer) for port in _ports(node) or () if port.rate_bytes_per_s]
     counts = sorted(Counter(ports).items(), key=str)
-    return ", ".join(f"{n} x {show_rate(rate)} {layer or ''}".strip() for (rate, layer), n in counts if rate) or None
+    return (
+        ", ".join(f"{n} x {show_line_rate(rate)} {layer or ''}".strip() for (rate, layer), n in counts if rate) or None
+    )
 
 
 def _mtu(node: Node) -> Hashable | None:

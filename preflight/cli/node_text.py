@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from preflight.model import Gpu, Hca, Nic, Node, Port
 from preflight.model.hostlist import fold_numbers
-from preflight.model.units import show_bytes
+from preflight.model.units import show_bytes, show_line_rate
 
 MAX_WHOLE = 3  # nodes that are shown in full beside each other
 
@@ -124,7 +124,7 @@ def hca_lines(node: Node) -> Iterable[str]:
 
 def _hca_row(hca: Hca, port: Port | None) -> Sequence[str]:
     state = None if port is None or port.state is None else f"{port.state} {port.physical_state or ''}".strip()
-    rate = None if port is None or port.rate_bytes_per_s is None else f"{port.rate_bytes_per_s * 8 / 1e9:g} Gbit/s"
+    rate = None if port is None or port.rate_bytes_per_s is None else show_line_rate(port.rate_bytes_per_s)
     return (
         plain(hca.name),
         known(port.number if port else None),
@@ -182,7 +182,7 @@ def link_count(gpu: Gpu) -> str:
 
 
 def _nic_row(nic: Nic) -> Sequence[str]:
-    speed = "?" if nic.speed_bytes_per_s is None else f"{nic.speed_bytes_per_s * 8 / 1e9:g} Gbit/s"
+    speed = "?" if nic.speed_bytes_per_s is None else show_line_rate(nic.speed_bytes_per_s)
     return (
         plain(nic.name),
         known(nic.kind),

@@ -58,6 +58,11 @@ def show_rate(bytes_per_s: float) -> str:
     return f"{_digits(bytes_per_s / GIGA)} GB/s"
 
 
+def show_line_rate(bytes_per_s: float) -> str:
+    """As ports and cables are called: 50000000000 -> "400 Gbit/s"."""
+    return f"{bytes_per_s * 8 / GIGA:g} Gbit/s"
+
+
 def show_seconds(duration_s: float) -> str:
     """0.0123 -> "12.3 ms", 95 -> "1 min 35 s", 9000 -> "2.5 h"."""
     if duration_s < 1e-3:

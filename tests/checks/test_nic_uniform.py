@@ -39,7 +39,7 @@ def eight(**changes):
 def test_equal_nodes_pass():
     findings = judged(*(node(f"n{i}", *eight()) for i in range(3)))
     assert not_passed(findings) == []
-    assert of(findings, "ports with a link").observed == "8 x 50.0 GB/s InfiniBand on 3 nodes"
+    assert of(findings, "ports with a link").observed == "8 x 400 Gbit/s InfiniBand on 3 nodes"
     assert of(findings, "number of HCAs").observed == "8 on 3 nodes"
 
 

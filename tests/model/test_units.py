@@ -2,7 +2,15 @@
 
 import pytest
 
-from preflight.model.units import parse_bytes, parse_count, parse_seconds, show_bytes, show_rate, show_seconds
+from preflight.model.units import (
+    parse_bytes,
+    parse_count,
+    parse_seconds,
+    show_bytes,
+    show_line_rate,
+    show_rate,
+    show_seconds,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,3 +44,8 @@ def test_figures_are_shown_with_three_digits_that_mean_something():
     assert show_rate(412.3e9) == "412 GB/s"
     assert show_seconds(0.0123) == "12.3 ms"
     assert show_seconds(95) == "1 min 35 s"
+
+
+def test_line_rates_are_shown_as_ports_are_called():
+    assert show_line_rate(50e9) == "400 Gbit/s"
+    assert show_line_rate(12_500_000) == "0.1 Gbit/s"
