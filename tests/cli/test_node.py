@@ -37,7 +37,8 @@ def test_a_snapshot_round_trips_through_save_and_from(tmp_path, capsys):
     capsys.readouterr()
     assert run_command_line(["node", "--from", str(snapshot), "--save", str(copy), "--format", "json"]) == code
     printed = from_json(capsys.readouterr().out, Report)
-    assert copy.read_bytes() == snapshot.read_bytes() == to_json(printed.evidence.inventory.nodes[0])
+    (node,) = printed.evidence.inventory.nodes
+    assert from_json(copy.read_bytes(), Node) == from_json(snapshot.read_bytes(), Node) == node
     assert printed.evidence.inventory.nodes[0].hostname == "cn07"
 
 
