@@ -14,7 +14,7 @@ from pathlib import Path
 
 from preflight.errors import WorldError
 from preflight.model import Check
-from preflight.model.base import Row
+from preflight.model.base import Record
 
 GROUP = "preflight.checks"
 PROFILES = "preflight.profiles"
@@ -26,14 +26,14 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _FACTS = ("inventory", "health", "before", "plan", "measurements")
 
 
-class InstalledCheck(Row, frozen=True):
+class InstalledCheck(Record, frozen=True):
     """A check and the distribution that provides it."""
 
     check: Check
     distribution: str
 
 
-class _Entry(Row, frozen=True):
+class _Entry(Record, frozen=True):
     distribution: str
     name: str
     target: str

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from preflight.model.base import Row
+from preflight.model.base import Record
 from preflight.model.measurement import median
 
 
-class Spread(Row, frozen=True):
+class Spread(Record, frozen=True):
     """What a set of values looks like: smallest, middle, largest, and how many there are (at least one)."""
 
     minimum: float

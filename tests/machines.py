@@ -25,6 +25,14 @@ def hgx(tree: Tree, *, dead=()):
         tree.port(tree.hca(f"mlx5_{number}", device))
         tree.nic(f"ib{number}", device=device, hardware_type=32, mtu=4092, port=0)
         tree.write(f"dev/nvidia{number}", "")
+    system(tree)
+    tree.write("proc/2/comm", "kthreadd\n")
+    tree.write("proc/700/comm", "nv-fabricmanage\n")
+    tree.write("proc/700/stat", "700 (nv-fabricmanage) S 1\n")
+
+
+def system(tree: Tree) -> None:
+    """What a machine with the open driver has beside GPUs and HCAs: an interface with the default route, peermem, no IOMMU."""
     tree.nic("eth0", device=tree.pci("pci0000:70/0000:70:01.0/0000:71:00.0"))
     routes = "Iface Destination Gateway Flags RefCnt Use Metric Mask\neth0 00000000 010002C0 0003 0 0 0 00000000\n"
     tree.write("proc/1/net/route", routes)
@@ -32,6 +40,3 @@ def hgx(tree: Tree, *, dead=()):
     tree.write("proc/driver/nvidia/version", version)
     tree.write("proc/modules", "nvidia_peermem 16384 0 - Live 0x0\n")
     tree.folder("sys/class/iommu")
-    tree.write("proc/2/comm", "kthreadd\n")
-    tree.write("proc/700/comm", "nv-fabricmanage\n")
-    tree.write("proc/700/stat", "700 (nv-fabricmanage) S 1\n")

@@ -10,7 +10,7 @@ symbol errors up to a bit error rate of 1e-12 (ibdiagnet's limit). `port_lost_pa
 
 from collections.abc import Iterator, Sequence
 
-from preflight.model import Check, Evidence, Finding, Gpu, Hca, Node, Part, Port, Row, Verdict
+from preflight.model import Check, Evidence, Finding, Gpu, Hca, Node, Part, Port, Record, Verdict
 from preflight.model.counters import (
     LINK_COUNTERS,
     PORT_COUNTERS,
@@ -41,14 +41,14 @@ _EXPECTED = "no error counter that grows"
 _MAX_SHOWN = 8
 
 
-class Grown(Row, frozen=True):
+class Grown(Record, frozen=True):
     """Something that grew, before it is told of a part."""
 
     verdict: Verdict
     text: str
 
 
-class View(Row, frozen=True):
+class View(Record, frozen=True):
     """One node at both times."""
 
     node: Node

@@ -12,7 +12,7 @@ fault) and 371, 383 (a rate guessed from the GPU's name is wrong: peers are the 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
-from preflight.model import Check, Evidence, Finding, Hca, Node, Part, Port, Row, Verdict
+from preflight.model import Check, Evidence, Finding, Hca, Node, Part, Port, Record, Verdict
 from preflight.model.rails import rails
 from preflight.model.units import show_line_rate
 
@@ -29,7 +29,7 @@ _WHY = {
 }
 
 
-class _Carried(Row, frozen=True):
+class _Carried(Record, frozen=True):
     """An HCA that the job uses, and its best port; None: its ports are unknown. `kind`: GPU products of its node, and its own board: only what is alike is compared.
     `sure`: whether the job is known to use it.
     """

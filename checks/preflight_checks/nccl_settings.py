@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from ipaddress import ip_interface
 
-from preflight.model import Check, Evidence, Finding, Gpu, Hca, Nic, Node, Part, Row, Setting, Verdict
+from preflight.model import Check, Evidence, Finding, Gpu, Hca, Nic, Node, Part, Record, Setting, Verdict
 from preflight.model.nccl_lists import read_list, read_number
 from preflight.model.per_gpu import count
 
@@ -24,7 +24,7 @@ FAIL, WARN = Verdict.FAIL, Verdict.WARN
 _CLOSE = {"PIX", "PXB"}  # a NIC that the GPU reaches without crossing a CPU
 
 
-class _Case(Row, frozen=True):
+class _Case(Record, frozen=True):
     """A node, and what its job is like. `together`: the job or this run has more than one node."""
 
     node: Node
@@ -32,7 +32,7 @@ class _Case(Row, frozen=True):
     together: bool
 
 
-class _Fault(Row, frozen=True):
+class _Fault(Record, frozen=True):
     """What is wrong with a setting. `remedy` is for its place."""
 
     verdict: Verdict

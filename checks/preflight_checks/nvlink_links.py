@@ -10,7 +10,7 @@ On boards that join GPUs directly a link has both ends on GPUs, so both should b
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from preflight.model import Check, Evidence, Finding, Gpu, Node, NvlinkLayout, Part, Row, Verdict
+from preflight.model import Check, Evidence, Finding, Gpu, Node, NvlinkLayout, Part, Record, Verdict
 from preflight.model.gpu_users import users_of
 from preflight.model.layouts import WIRED, by_product, shared_deficits
 from preflight.model.per_gpu import count, gpu_name, gpu_part, gpus_subject, product_names
@@ -20,7 +20,7 @@ NAME = "nvlink_links"
 REMEDY = "look at the links (`nvidia-smi nvlink -s -i {gpus}`) and the kernel log; reset the GPU or reboot the node, and keep groups off it until all its links are active"
 
 
-class _Wanted(Row, frozen=True):
+class _Wanted(Record, frozen=True):
     """How many active links a GPU should have. `bare`: none at all is no fault. `direct`: both ends of a link are on GPUs."""
 
     links: int
@@ -30,7 +30,7 @@ class _Wanted(Row, frozen=True):
     direct: bool = False
 
 
-class _Set(Row, frozen=True):
+class _Set(Record, frozen=True):
     """GPUs of one product on one node whose links are known."""
 
     evidence: Evidence

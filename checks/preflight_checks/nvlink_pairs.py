@@ -10,7 +10,7 @@ A text of `nvidia-smi topo -m` without any NVLink is no proof of a fault: the vi
 
 from collections.abc import Iterator, Sequence
 
-from preflight.model import Check, Evidence, Finding, Gpu, Node, NvlinkLayout, Part, Profile, Row, Verdict
+from preflight.model import Check, Evidence, Finding, Gpu, Node, NvlinkLayout, Part, Profile, Record, Verdict
 from preflight.model.finding import Confidence
 from preflight.model.gpu_users import users_of
 from preflight.model.layout_fit import Fit, Oddity, best_fit
@@ -37,7 +37,7 @@ ASK_HYPERVISOR = "ask who runs the hypervisor: NVSwitches and fabric manager are
 Kind = tuple[str | None, int]  # product, number of GPUs
 
 
-class _Set(Row, frozen=True):
+class _Set(Record, frozen=True):
     """The GPUs of one product on one node, and their pairs."""
 
     node: Node

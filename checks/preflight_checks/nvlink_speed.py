@@ -8,7 +8,7 @@ A faster link is never a fault.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from preflight.model import Check, Evidence, Finding, Gpu, Node, Part, Row, Verdict
+from preflight.model import Check, Evidence, Finding, Gpu, Node, Part, Record, Verdict
 from preflight.model.gpu_users import users_of
 from preflight.model.per_gpu import count, gpu_name, gpu_part, gpus_subject, product_names
 
@@ -18,13 +18,13 @@ LIMITS = {"speed_tolerance_ratio": 0.1}
 REMEDY = "reset GPU {gpus}, or reboot the node, so that its links are trained anew; if they stay slow, keep groups off it and have it repaired"
 
 
-class _Reference(Row, frozen=True):
+class _Reference(Record, frozen=True):
     bytes_per_s: float
     basis: str
     certain: bool
 
 
-class _Set(Row, frozen=True):
+class _Set(Record, frozen=True):
     """GPUs of one product on one node that have active links."""
 
     evidence: Evidence

@@ -9,7 +9,7 @@ Where the driver does allow it on a GeForce card over PCIe, it may be slower tha
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from preflight.model import Check, Evidence, Finding, Gpu, Node, Part, Row, Verdict
+from preflight.model import Check, Evidence, Finding, Gpu, Node, Part, Record, Verdict
 from preflight.model.gpu import P2pStatus
 from preflight.model.gpu_users import users_of
 from preflight.model.per_gpu import gpu_name, gpu_part
@@ -30,7 +30,7 @@ SLOWER = "NCCL goes by way of host memory"
 EXPECTED = "peer access over NVLink, and over PCIe below one CPU socket"
 
 
-class _Pair(Row, frozen=True):
+class _Pair(Record, frozen=True):
     """Two GPUs, what the driver says of access between them (None: nothing), and what that means. `text`: why, in words that several pairs can share."""
 
     a: Gpu

@@ -12,7 +12,7 @@ that all hang while those that go through host memory work are its signature (is
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from preflight.model import Check, Evidence, Finding, Gpu, Measurement, Node, Part, PciBridge, Row, Verdict
+from preflight.model import Check, Evidence, Finding, Gpu, Measurement, Node, Part, PciBridge, Record, Verdict
 from preflight.model.rails import rails, relation_of
 
 NAME = "pcie_acs"
@@ -27,7 +27,7 @@ EXPECTED = "no bridge between them that redirects peer traffic"
 REMEDY = "as root: `setpci -s BRIDGE ECAP_ACS+0x6.w=0000` for each bridge (until the next reboot), or switch ACS or the IOMMU off in the BIOS; until then NCCL_P2P_DISABLE=1"
 
 
-class _Way(Row, frozen=True):
+class _Way(Record, frozen=True):
     """Two parts that talk over PCIe: GPUs, or a GPU and its HCA. `bridges`: those that their traffic may be redirected by; None: which these are is unknown. `probes`: of two GPUs."""
 
     name: str

@@ -12,14 +12,14 @@ Sources: NVIDIA, Fabric Manager User Guide, 1.3 (software stack), 1.5 (NVLink Su
 
 from collections.abc import Iterator
 
-from preflight.model import Check, Evidence, Finding, Node, Part, Row, Verdict
+from preflight.model import Check, Evidence, Finding, Node, Part, Record, Verdict
 
 NAME = "services"
 MANAGER, SUBNET_MANAGER, IMEX = "nv-fabricmanager", "nvlsm", "nvidia-imex"
 _UNITS = {MANAGER: "nvidia-fabricmanager", SUBNET_MANAGER: "nvidia-fabricmanager", IMEX: "nvidia-imex"}  # of systemd
 
 
-class _Need(Row, frozen=True):
+class _Need(Record, frozen=True):
     """A daemon that the node needs, and for what. `proven`: the GPUs' registration shows that it did its work."""
 
     daemon: str

@@ -13,7 +13,7 @@ Xids left nodes cordoned); NVIDIA/NVSentinel 195 and leptonai/gpud 1209 (lost GP
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from preflight.model import Check, Evidence, Finding, Gpu, KernelEvent, KernelLog, Node, Part, Row, Verdict
+from preflight.model import Check, Evidence, Finding, Gpu, KernelEvent, KernelLog, Node, Part, Record, Verdict
 from preflight.model.finding import Confidence
 from preflight.model.first_cause import Chain, first_cause, only_follows
 from preflight.model.job_gpus import why_gone
@@ -38,7 +38,7 @@ _REMEDY: Mapping[Action, str] = {
 }
 
 
-class _Case(Row, frozen=True):
+class _Case(Record, frozen=True):
     """A chain of a node, with what it weighs and how many peers only followed. `over`: why it is a thing of the past, "" if it isn't."""
 
     node: Node

@@ -129,22 +129,9 @@ def checks_of_nodes(evidence: Evidence) -> tuple[Check, ...]:
 
 def judge_nodes(evidence: Evidence, *, began_s: float, began: float) -> Report:
     """The report on these nodes. `began_s` is Unix time, `began` of the performance counter."""
-    from preflight import __version__
-    from preflight.judge.run import judge
-    from preflight.model import Environment
+    from preflight.cli.judged import judged_report
 
-    findings, runs, answer = judge(evidence, checks_of_nodes(evidence))
-    return Report(
-        run_id="node",
-        command="node",
-        started_at_s=began_s,
-        duration_s=time.perf_counter() - began,
-        answer=answer,
-        findings=findings,
-        evidence=evidence,
-        checks=runs,
-        environment=Environment(versions={"preflight": __version__}),
-    )
+    return judged_report("node", evidence, checks_of_nodes(evidence), began_s=began_s, began=began)
 
 
 def _print_status(report: Report) -> None:

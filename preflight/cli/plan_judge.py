@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from preflight import __version__
+from preflight.cli.judged import judged_report
 from preflight.judge.run import judge
-from preflight.model import Environment, Evidence, Finding, Job, Placement, Plan, Report, Settings, Topology
+from preflight.model import Evidence, Finding, Job, Placement, Plan, Report, Settings, Topology
 from preflight.plan.build import build_plan
 from preflight.plan.profiles import find_profile
 from preflight.plan.rules import check_rules
@@ -50,15 +50,4 @@ class PlanJudge:
 
             plan = msgspec.structs.replace(plan, predicted=predict_for(job, placement, self.topology))
         evidence = self.evidence(plan)
-        findings, runs, answer = judge(evidence, self._checks)
-        return Report(
-            run_id="plan",
-            command="plan",
-            started_at_s=began_s,
-            duration_s=time.perf_counter() - began,
-            answer=answer,
-            findings=findings,
-            evidence=evidence,
-            checks=runs,
-            environment=Environment(versions={"preflight": __version__}),
-        )
+        return judged_report("plan", evidence, self._checks, began_s=began_s, began=began)

@@ -22,10 +22,10 @@ from preflight.discover.processes import account_home, read_services
 from preflight.discover.settings import read_settings
 from preflight.discover.versions import closed_device_files, read_device_files, read_versions
 from preflight.model import Hca, Problem
-from preflight.model.base import Row
+from preflight.model.base import Record
 
 
-class Around(Row, frozen=True):
+class Around(Record, frozen=True):
     """`on_bus`: PCI ids of NVIDIA GPUs, None if sysfs can't tell. `driver_folder`: /proc tells of an NVIDIA driver. `facts`: the other fields of Node, by name."""
 
     host: Host

@@ -16,7 +16,7 @@ from preflight.discover.ib_port import read_port
 from preflight.discover.pci import is_virtual_function, pci_driver, pci_numa_node, pci_of_path, pci_upstream, pcie_link
 from preflight.discover.pci_config import is_complete, max_read_request_bytes, read_config, why_incomplete
 from preflight.model import Hca, Port, Problem
-from preflight.model.base import Row
+from preflight.model.base import Record
 
 CLASS = "sys/class/infiniband"
 MAX_PORTS = 64  # InfiniBand switches have more, but no HCA
@@ -24,7 +24,7 @@ _MAX_READ = "max_read_request_bytes"
 _NO_GUID = "0000:0000:0000:0000"
 
 
-class HcaReading(Row, frozen=True):
+class HcaReading(Record, frozen=True):
     """The RDMA devices, and what could not be read of them. `hcas` empty: sysfs is there and has none; None: can't be listed."""
 
     hcas: tuple[Hca, ...] | None = None

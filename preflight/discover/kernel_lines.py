@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from preflight.discover.pci import pci_bus_id
 from preflight.model import KernelEvent
-from preflight.model.base import Row
+from preflight.model.base import Record
 
 FOLD_S = 300.0  # equal lines that follow each other this closely are one event with a count
 MAX_EVENTS = 2000  # a GPU that repeats itself for weeks must not fill the report
@@ -42,7 +42,7 @@ _NVLINK5_XIDS = range(144, 151)
 _TEXT_COUNTS = {74, 149, 154}  # whose words or registers differ in meaning: not folded over different texts
 
 
-class LogLine(Row, frozen=True):
+class LogLine(Record, frozen=True):
     """One line without its prefix. `at_s`: seconds since boot, None if the log doesn't tell. `times`: how often it came (syslog folds lines)."""
 
     at_s: float | None
@@ -50,7 +50,7 @@ class LogLine(Row, frozen=True):
     times: int = 1
 
 
-class Parsed(Row, frozen=True):
+class Parsed(Record, frozen=True):
     """The events in the order of the log, how many found no room, and when the driver was loaded last."""
 
     events: tuple[KernelEvent, ...]

@@ -16,7 +16,7 @@ from pathlib import Path
 from preflight.discover.files import read_text
 from preflight.discover.kernel_lines import HINTS, LogLine, Parsed, parse_events
 from preflight.model import KernelLog
-from preflight.model.base import Row
+from preflight.model.base import Record
 
 DEADLINE_S = 2.0
 RECORD_BYTES = 65536  # more than the longest record: a shorter buffer is refused (EINVAL)
@@ -40,7 +40,7 @@ _RECORD_HINTS = tuple(hint.encode() for hint in HINTS)
 _JITTER_S = 5.0  # lines of several CPUs may stand a little out of order
 
 
-class _Lines(Row, frozen=True):
+class _Lines(Record, frozen=True):
     """Lines of this boot; `starts_at_s` of the oldest. `dated`: whether they are known to be of this boot."""
 
     lines: list[LogLine]

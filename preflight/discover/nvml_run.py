@@ -133,7 +133,7 @@ class NvmlRun:
                         selector.unregister(key.fileobj)
                     del complaint[:-MAX_COMPLAINT_BYTES]
             if ended:  # and is not reaped yet, so that the group's number is still its own
-                _kill_group(process.pid)
+                kill_group(process.pid)
             return bytes(answer), bytes(complaint), ended or len(selector.get_map()) == num_others
 
 
@@ -164,7 +164,7 @@ def _take(pipe: int, kept: bytearray) -> bool:
     return True
 
 
-def _kill_group(pid: int) -> None:
+def kill_group(pid: int) -> None:
     """Ends what a child left behind in its group; there may be nothing, or the kernel won't let us."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
@@ -174,7 +174,7 @@ def end_group(process: Killable, reap_s: float = REAP_S) -> str | None:
     """Kill a process with its group and reap it. A text if it would not go within reap_s: it is then left behind."""
     if process.poll() is not None:
         return None
-    _kill_group(process.pid)  # waiting tells whether it went
+    kill_group(process.pid)  # waiting tells whether it went
     try:
         process.wait(reap_s)
     except subprocess.TimeoutExpired:

@@ -11,7 +11,7 @@ from pathlib import Path
 from preflight.discover.files import is_absent, read_bytes, read_text, reason
 from preflight.discover.pci import pci_folder
 from preflight.model import PciBridge, Problem
-from preflight.model.base import Row
+from preflight.model.base import Record
 
 CONFIG_BYTES = 4096  # PCI_CFG_SPACE_EXP_SIZE
 _HEADER_BYTES, _CONVENTIONAL_BYTES = 64, 256  # PCI_STD_HEADER_SIZEOF, PCI_CFG_SPACE_SIZE
@@ -22,7 +22,7 @@ _ACS, _ACS_CONTROL = 0x000D, 0x06  # PCI_EXT_CAP_ID_ACS, PCI_ACS_CTRL
 NOT_ALLOWED = "no permission: only root may read more than the first 64 bytes"
 
 
-class BusReading(Row, frozen=True):
+class BusReading(Record, frozen=True):
     """What the configuration spaces of some devices say. `bridges` is None if none of them could be looked for."""
 
     dead: tuple[str, ...]

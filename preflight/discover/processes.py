@@ -13,7 +13,7 @@ from preflight.discover.files import ask_line, read_text
 from preflight.discover.host import process_facts
 from preflight.discover.same_job import SameJob
 from preflight.model import Gpu, GpuProcess, Service
-from preflight.model.base import Row
+from preflight.model.base import Record
 
 SERVICES = ("nv-fabricmanager", "nvidia-imex", "nvidia-persistenced", "nvlsm")
 COMM_LETTERS = 15  # TASK_COMM_LEN of Linux, without the end mark
@@ -78,7 +78,7 @@ def name_processes(root: Path, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     )
 
 
-class _Known(Row, frozen=True):
+class _Known(Record, frozen=True):
     """The system's users by number, and who is of this process's job."""
 
     users: dict[int, str]

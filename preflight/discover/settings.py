@@ -14,7 +14,7 @@ from pathlib import Path
 from preflight.discover.files import names_in
 from preflight.discover.pci import pci_bus_id
 from preflight.model import Setting
-from preflight.model.base import Row
+from preflight.model.base import Record
 
 MAX_VALUE = 200
 MAX_FILE_BYTES = 2**20  # a topology of eight GPUs is some 20 kB
@@ -42,7 +42,7 @@ _ASSUMED = r"^(?:export\s+)?\s*((?:NCCL|TORCH_NCCL|CUDA)_\w+)\s*$"
 ENVIRONMENT = "environment"
 
 
-class _Source(Row, frozen=True):
+class _Source(Record, frozen=True):
     """A place of settings; `values` in its own order, the first of a name counts."""
 
     origin: str

@@ -2,7 +2,7 @@
 
 from preflight.model.advice import Advice, Change, LayoutAdvice, Tally
 from preflight.model.bandwidth import Collective, busbw_factor
-from preflight.model.base import Noun, Row, Strict, from_json, to_json
+from preflight.model.base import Noun, Record, Strict, from_json, to_json
 from preflight.model.comparison import Comparison, StepGap, Suspect, TermChange
 from preflight.model.estimate import Checkpoint, Estimate, Memory, MemoryGap, MemoryLine, MemoryPart, StepTime, Traffic
 from preflight.model.evidence import Baseline, BaselineEntry, Evidence, Incident, Settings
@@ -154,9 +154,9 @@ __all__ = [
     "Rank",
     "RankFacts",
     "Recompute",
+    "Record",
     "Report",
     "RetiredPages",
-    "Row",
     "RowRemap",
     "Rule",
     "Samples",

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-R = TypeVar("R", bound="Row")
+R = TypeVar("R", bound="Record")
 
 
 class Noun(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -20,7 +20,7 @@ class Strict(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """A record that a person or a stranger wrote: fields that we don't know are refused."""
 
 
-class Row(msgspec.Struct, frozen=True, order=True):
+class Record(msgspec.Struct, frozen=True, order=True):
     """A few values that functions hand to one another: positional, unpacked and compared like a tuple, never saved. (A NamedTuple costs ten times as much to define, which
     the start of a prolog pays for each of some fifty.)
     """

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
-from preflight.model.base import Row
+from preflight.model.base import Record
 from preflight.model.crossing import shortened
 from preflight.model.hostlist import fold
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 MAX_SHOWN = 6  # classes that a sentence lists
 
 
-class Classes(Row, frozen=True):
+class Classes(Record, frozen=True):
     """`members`: value -> names of those that have it, the largest class first, of equals the one met first. `unknown`: names of those whose value is None."""
 
     members: dict[Hashable, tuple[str, ...]]

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from preflight.model.base import Row
+from preflight.model.base import Record
 from preflight.model.gpu import Gpu
 from preflight.model.inventory import Node
 
@@ -86,7 +86,7 @@ _WRAPS_AT = {"replays": 2**32}  # NVML's type is an unsigned int, which begins a
 _NEAR_WRAP = 2**20
 
 
-class Counter(Row, frozen=True):
+class Counter(Record, frozen=True):
     """Which counter: `owner` is a GPU's UUID or an HCA's name, `part` "memory", "PCIe", "clock", "link 14" or "port 1", `name` as in the nouns."""
 
     owner: str
@@ -97,7 +97,7 @@ class Counter(Row, frozen=True):
 State = Literal["compared", "absent before", "absent after", "reset", "saturated"]
 
 
-class Growth(Row, frozen=True):
+class Growth(Record, frozen=True):
     """One counter at two times. `delta` is None unless it could be compared; `at_least`: it reached its ceiling meanwhile, so that more may have happened."""
 
     counter: Counter
@@ -108,7 +108,7 @@ class Growth(Row, frozen=True):
     at_least: bool = False
 
 
-class Compared(Row, frozen=True):
+class Compared(Record, frozen=True):
     """All counters of a node at two times. `seconds` between them, None if either snapshot has no time. `restarted`: why counters that start over with node or
     driver can't be compared, None if they can.
     """

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
-from preflight.model.base import Row
+from preflight.model.base import Record
 from preflight.model.domains import Domains
 from preflight.model.estimate import Traffic
 from preflight.model.hostlist import fold, fold_numbers
@@ -15,7 +15,7 @@ MAX_LISTED = 16  # ranks, nodes or domains that a sentence names one by one
 MAX_TEXT = 160  # characters of a folded list
 
 
-class Cost(Row, frozen=True):
+class Cost(Record, frozen=True):
     """Traffic of one group per step. `crossing_bytes`: of the whole group, from one domain to another, with the collective's usual path.
     `inside_s`, `outside_s`: None if a rate isn't known. `hidden`: compute can hide all of it as far as it fits.
     """

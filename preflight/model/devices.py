@@ -7,7 +7,7 @@ device at all, "1gpu2" reads as 1) as PyTorch's torch/cuda/__init__.py reproduce
 import re
 from collections.abc import Sequence
 
-from preflight.model.base import Row
+from preflight.model.base import Record
 from preflight.model.gpu import Gpu
 
 VARIABLE, ORDER_VARIABLE = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
@@ -16,7 +16,7 @@ _UUID_LENGTH = len("GPU-") + 36
 _NOT_OURS = "permission"  # NVML's word for a GPU that is kept from this job or container: CUDA doesn't see it either
 
 
-class Visible(Row, frozen=True):
+class Visible(Record, frozen=True):
     """What CUDA shows, in its order. A UUID is None where a device is there but which one isn't determined; a MIG device stands as its own "MIG-..."
     name. `problems`: entries that don't do what they seem to say, then what makes a device undetermined; the latter alone are `doubts`, which is no fault of the variable.
     """
@@ -26,7 +26,7 @@ class Visible(Row, frozen=True):
     doubts: tuple[str, ...] = ()
 
 
-class OwnDevice(Row, frozen=True):
+class OwnDevice(Record, frozen=True):
     """The device that a rank uses, None if it has none or it isn't determined; and why."""
 
     uuid: str | None

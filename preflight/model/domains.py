@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
-from preflight.model.base import Row
+from preflight.model.base import Record
 from preflight.model.evidence import Evidence
 from preflight.model.inventory import Inventory, Node
 from preflight.model.plan import Plan
@@ -20,7 +20,7 @@ NO_NVLINK = "none"  # Gpu.nvlink_domain of a GPU that reaches no other
 State = Literal["inside", "apart", "pcie", "unknown"]
 
 
-class AxisDomains(Row, frozen=True):
+class AxisDomains(Record, frozen=True):
     """The groups of one axis, by state: index of the groups in Plan.groups, ascending.
 
     `inside`: one domain. `apart`: more than one. `pcie`: on one node whose GPUs NVLink does not all join. `unknown`: could not be found out.

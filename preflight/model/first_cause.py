@@ -9,7 +9,7 @@ fell off the bus (a public report of Xid 79 followed by SXid 20034 on all switch
 
 from collections.abc import Iterable, Sequence
 
-from preflight.model.base import Row
+from preflight.model.base import Record
 from preflight.model.surroundings import KernelEvent
 from preflight.model.xids import named_cause, weigh
 
@@ -21,7 +21,7 @@ _LINK_CODES = {74, 108, 137, *range(144, 149)}  # told by a GPU whose peer faile
 _CLEANED_UP = {43, 45}
 
 
-class Chain(Row, frozen=True):
+class Chain(Record, frozen=True):
     """A cause, and the events that follow from it, in the order of the log."""
 
     cause: KernelEvent

@@ -6,7 +6,7 @@ for it failed (a Problem names the field), or the source of this snapshot doesn'
 
 from typing import Literal
 
-from preflight.model.base import Noun, Row
+from preflight.model.base import Noun, Record
 
 Ancestor = Literal["internal", "PIX", "PXB", "PHB", "NODE", "SYS"]  # nvidia-smi topo's words, closest first
 PeerKind = Literal["gpu", "switch", "cpu"]
@@ -172,7 +172,7 @@ class Fabric(Noun, frozen=True, kw_only=True):
     health_summary: str | None = None
 
 
-class Missing(Row, frozen=True):
+class Missing(Record, frozen=True):
     """Why a fact is None: "unsupported" (the product has none: nothing to judge), "failed" (asked, and refused), "not allowed" (a right is missing), "not told"
     (the source doesn't say); and in words.
     """

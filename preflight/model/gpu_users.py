@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from preflight.model.base import Row
+from preflight.model.base import Record
 from preflight.model.crossing import shortened, subject_of
 from preflight.model.finding import Verdict
 from preflight.model.gpu import Gpu
@@ -10,7 +10,7 @@ from preflight.model.inventory import Node
 from preflight.model.plan import Plan
 
 
-class Users(Row, frozen=True):
+class Users(Record, frozen=True):
     """`known`: whether it is certain which ranks have the GPUs in question. `ranks` may be fewer than there are if it isn't. `groups`: as in "tp0", "dp[2-3]"."""
 
     known: bool

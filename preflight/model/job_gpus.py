@@ -7,7 +7,7 @@ and SLURM_GPUS_ON_NODE still counts those of the step; srun's own --gpus-per-tas
 
 import re
 
-from preflight.model.base import Row
+from preflight.model.base import Record
 from preflight.model.gpu import Gpu
 from preflight.model.hostlist import MAX_NODES
 from preflight.model.inventory import Node
@@ -21,7 +21,7 @@ MAX_NUMBER = 4096  # no machine has so many GPUs, and no node so many tasks
 _GONE = ("is lost", "requires reset", "reset required", "fallen off")
 
 
-class Binding(Row, frozen=True):
+class Binding(Record, frozen=True):
     """Tasks of one step that share a node: how many, how many GPUs the driver shows to this one, and how many the step has there. `by`: the variable that asks for
     it, empty if none is set.
     """

@@ -6,12 +6,12 @@ The layouts of a profile say which numbers of links are whole; more than that is
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from preflight.model.base import Row
+from preflight.model.base import Record
 from preflight.model.layouts import Numbers, Pair, islands, link_sums, members_of, shared_deficits, show_numbers
 from preflight.model.profile import NvlinkLayout
 
 
-class Oddity(Row, frozen=True):
+class Oddity(Record, frozen=True):
     """What differs from a layout. `gpus`: whom it concerns. `kind`: "gpu" (that one GPU), "link" (between two), "bridge" (cards without one, where others have
     one; "maybe bridge": where most have none), "board" (all alike, or no part singled out), "more" (more links than the layout has: no fault of the machine).
     """
@@ -23,7 +23,7 @@ class Oddity(Row, frozen=True):
     certain: bool = True
 
 
-class Fit(Row, frozen=True):
+class Fit(Record, frozen=True):
     """How a machine fits a layout; `odd_pairs` orders the layouts of one product: fewer fit better."""
 
     layout: NvlinkLayout

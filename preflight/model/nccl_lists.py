@@ -6,12 +6,12 @@ exact, in this order; an HCA may carry ":port". Numbers are read with C's strtol
 
 import re
 
-from preflight.model.base import Row
+from preflight.model.base import Record
 
 _NUMBER = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 
 
-class NameList(Row, frozen=True):
+class NameList(Record, frozen=True):
     """A list as NCCL reads it: tokens of a name and a port (None: any), whether it excludes, and whether names are exact."""
 
     tokens: tuple[tuple[str, int | None], ...]

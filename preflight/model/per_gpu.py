@@ -6,7 +6,7 @@ A check says of each GPU's fact whether something is wrong; healthy GPUs become 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from preflight.model.base import Row
+from preflight.model.base import Record
 from preflight.model.evidence import Evidence
 from preflight.model.finding import Confidence, Finding, Part, Verdict
 from preflight.model.gpu import Gpu
@@ -15,7 +15,7 @@ from preflight.model.inventory import Node
 T = TypeVar("T")
 
 
-class Fault(Row, frozen=True):
+class Fault(Record, frozen=True):
     """What is wrong with one GPU. `remedy` may be empty only for a WARN. `blames` False: nothing is blamed; `part`: what is to blame in place of the GPU (a setting,
     the node's cooling). Equal faults that don't blame the GPU itself become one finding, so their words must not name it.
 
@@ -69,7 +69,7 @@ def judge_gpus(
         yield from _node_findings(check, node, sorted_out, good=good, expected=expected, note=note, field=field)
 
 
-class _Sorted(Row, frozen=True):
+class _Sorted(Record, frozen=True):
     """The GPUs of one node by what became of them."""
 
     healthy: list[Gpu]

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from preflight.model.base import Noun, Row
+from preflight.model.base import Noun, Record
 from preflight.model.gpu import Ancestor, Gpu
 from preflight.model.inventory import Node
 from preflight.model.nic import Hca, Nic
@@ -120,7 +120,7 @@ def rails(node: Node) -> Rails:
     )
 
 
-class _Near(Row, frozen=True):
+class _Near(Record, frozen=True):
     """How close HCAs are to one GPU, in the order of the node's HCAs, as far as told; and the words that make one its own."""
 
     words: tuple[Ancestor, ...]
@@ -169,7 +169,7 @@ def _why_nobodys(name: str, near: Near) -> str | None:
     return f"{best} to every GPU" if len(set(told.values())) == 1 else f"behind no GPU's PCIe switches: {best} at best"
 
 
-class _Signal(Row, frozen=True):
+class _Signal(Record, frozen=True):
     """A property by which HCAs of one node are told apart. `value` None: unknown, which is held against nobody. `preferred`: what wins at equal coverage, if anything does."""
 
     value: Callable[[Node, Device], str | None]

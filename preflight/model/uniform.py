@@ -5,7 +5,7 @@ A difference is at most a WARN here: a mixed partition is no fault, and whether 
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
-from preflight.model.base import Row
+from preflight.model.base import Record
 from preflight.model.classes import Classes, classify, join_near
 from preflight.model.evidence import Evidence
 from preflight.model.finding import Finding, Part, PartKind, Verdict
@@ -19,7 +19,7 @@ NO_MAJORITY = f"{ALIKE}; no majority, so which nodes are wrong is not identifiab
 UNSUPPORTED = "not supported"
 
 
-class NodeFact(Row, frozen=True):
+class NodeFact(Record, frozen=True):
     """One fact that nodes should share. `read` gives None for unknown.
 
     `owed`: a node that doesn't tell it is UNKNOWN; others that don't are named beside those that do. `of_gpu`: of nodes with GPUs only, and not where a run without
@@ -34,7 +34,7 @@ class NodeFact(Row, frozen=True):
     tolerance_ratio: float = 0.0
 
 
-class GpuFact(Row, frozen=True):
+class GpuFact(Record, frozen=True):
     """One fact that GPUs should share: those of one node, and so those of all nodes. `field`: the Gpu's field that it comes from, "power.limit_w"."""
 
     label: str
@@ -45,7 +45,7 @@ class GpuFact(Row, frozen=True):
     tolerance_ratio: float = 0.0
 
 
-class Mixed(Row, frozen=True):
+class Mixed(Record, frozen=True):
     """The values of a node whose GPUs differ."""
 
     values: tuple[Hashable, ...]

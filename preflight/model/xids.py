@@ -10,7 +10,7 @@ A number that isn't in the table is never taken as harmless: somebody should loo
 import re
 from typing import Literal
 
-from preflight.model.base import Row
+from preflight.model.base import Record
 from preflight.model.surroundings import KernelEvent
 
 XidClass = Literal["hardware", "reset", "link", "contained", "application", "look", "ignore"]
@@ -20,7 +20,7 @@ ACTIONS: tuple[Action, ...] = (
 )  # weakest first
 
 
-class Xid(Row, frozen=True):
+class Xid(Record, frozen=True):
     """A number's name; what it points at: "hardware" (the GPU is at fault), "reset" (unusable until it is reset; hardware, firmware or driver), "link" (an NVLink;
     its line says how bad), "contained" (a memory error that cost one process only), "application", "look" (somebody should), "ignore"; and what to do.
     """
@@ -30,7 +30,7 @@ class Xid(Row, frozen=True):
     action: Action
 
 
-class Weighed(Row, frozen=True):
+class Weighed(Record, frozen=True):
     """One event judged. `serious`: the GPU must not be used before the action is taken. `likely`: the evidence could be explained otherwise too. `says`: in words."""
 
     kind: XidClass

@@ -6,7 +6,7 @@ A test keeps the index equal to what stands in the files.
 import re
 from collections.abc import Iterable, Mapping
 
-from preflight.model.base import Row
+from preflight.model.base import Record
 
 Names = Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
 
@@ -59,7 +59,7 @@ _CARD = {"pcie", "nvl"}
 _BRANDED = r"(nvidia|tesla|quadro|geforce|grid|titan) .*\w"
 
 
-class Meaning(Row, frozen=True):
+class Meaning(Record, frozen=True):
     """The profiles that a name may mean. `reason`: why others that bear its words were left out, "" if none were."""
 
     profiles: tuple[str, ...]

@@ -11,14 +11,14 @@ import msgspec
 from preflight.errors import ConfigError
 from preflight.formats import read_toml, readable
 from preflight.model import Inventory, Profile
-from preflight.model.base import Row
+from preflight.model.base import Record
 from preflight.plan.products import NAMES, Names, index, is_branded, meaning, related
 from preflight.plan.site_profiles import read_site, to_profile
 
 FOLDER = Path(__file__).parent.parent / "profiles"
 
 
-class Product(Row, frozen=True):
+class Product(Record, frozen=True):
     """What a person means by a product. `name`: NVML's. `profile` None: none exists. `note`: what was taken for granted, to be shown; "" if nothing."""
 
     profile: Profile | None

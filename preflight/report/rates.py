@@ -4,11 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from preflight.model import Collective, Evidence, Measurement, Plan
-from preflight.model.base import Row
+from preflight.model.base import Record
 from preflight.model.measurement import median
 
 
-class GroupRate(Row, frozen=True):
+class GroupRate(Record, frozen=True):
     """busbw of one group in bytes per second, median over the repeats; None: not measured, or the measurement failed."""
 
     axis: str

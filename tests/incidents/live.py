@@ -32,6 +32,7 @@ from tests.config_spaces import config_space
 from tests.fake_health import give, number
 from tests.fakes import FakeGpu, FakeNvml
 from tests.fakes import index_of as index_behind
+from tests.machines import system
 from tests.trees import Tree
 
 INTERNAL, PIX, PXB, PHB, NODE, SYS = 0, 10, 20, 30, 40, 50  # nvml.h, nvmlGpuTopologyLevel_t
@@ -136,13 +137,7 @@ def _card(tree: Tree, box: Box, place: int, port: str) -> None:
 
 
 def _system(tree: Tree, box: Box) -> None:
-    tree.nic("eth0", device=tree.pci("pci0000:70/0000:70:01.0/0000:71:00.0"))
-    routes = "Iface Destination Gateway Flags RefCnt Use Metric Mask\neth0 00000000 010002C0 0003 0 0 0 00000000\n"
-    tree.write("proc/1/net/route", routes)
-    version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06\n"
-    tree.write("proc/driver/nvidia/version", version)
-    tree.write("proc/modules", "nvidia_peermem 16384 0 - Live 0x0\n")
-    tree.folder("sys/class/iommu")
+    system(tree)
     tree.write("proc/uptime", "90000.00 700000.00\n")
     tree.write("proc/stat", "btime 1700000000\n")
     if box.virtual:

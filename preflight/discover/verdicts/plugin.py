@@ -3,16 +3,15 @@
 It gets no shell and no input, its own process group, and a limit of time and output; whatever it started is ended with it. It is not ours, so nothing that it does may hold or harm us.
 """
 
-import contextlib
 import os
 import selectors
-import signal
 import stat
 import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from preflight.discover.nvml_run import kill_group
 from preflight.discover.verdicts.nagios import of_output
 from preflight.discover.verdicts.words import one_line
 from preflight.errors import ConfigError
@@ -53,7 +52,7 @@ def run_plugin(argv: Sequence[str], deadline_s: float) -> OutsideVerdict:
     try:
         output, ended = _follow(process, time.monotonic() + deadline_s)
     finally:
-        _end_group(process.pid)  # before the leader is reaped, so that the group's number is still its own
+        kill_group(process.pid)  # before the leader is reaped, so that the group's number is still its own
     return _verdict(process, name, output, None if ended else deadline_s)
 
 
@@ -130,8 +129,3 @@ def _has_ended(pid: int) -> bool:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
         return True
-
-
-def _end_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
