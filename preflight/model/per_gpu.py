@@ -178,12 +178,10 @@ def product_names(gpus: Iterable[Gpu]) -> str:
 
 
 def gpus_subject(node: Node, gpus: Sequence[Gpu]) -> str:
-    """How these GPUs of a node are called in one finding: the node if it is all of them that could be opened, one GPU with its UUID, "node1 GPUs 2, 3"."""
+    """How these GPUs of a node are called in one finding: the node if it is all of them that could be opened, else each with its UUID: "node1 GPU 2 (GPU-2222aaaa-...), GPU 3 (GPU-...)"."""
     if len(gpus) == len(node.open_gpus):
         return node.name
-    if len(gpus) == 1:
-        return gpu_name(node, gpus[0])
-    return f"{node.name} GPUs {', '.join(str(gpu.index) for gpu in gpus)}"
+    return f"{node.name} {', '.join(gpu_name(node, gpu).removeprefix(f'{node.name} ') for gpu in gpus)}"
 
 
 def setting_part(node: Node, setting: str) -> Part:

@@ -40,7 +40,7 @@ def test_equal_faults_of_a_setting_are_one_finding_that_blames_no_gpu():
     node = node_of(False, True, False)
     fault = Fault(Verdict.WARN, "off", "on", "switch it on", part=setting_part(node, "persistence mode"))
     bad, _good = judged(node, fault=fault)
-    assert (bad.subject, bad.verdict) == ("node1 GPUs 0, 2", Verdict.WARN)
+    assert (bad.subject, bad.verdict) == ("node1 GPU 0 (GPU-node1-0), GPU 2 (GPU-node1-2)", Verdict.WARN)
     assert bad.blames == Part(kind="environment", name="persistence mode of node1")
     everything = judged(node_of(False, False), fault=fault)
     assert [f.subject for f in everything] == ["node1"]
@@ -80,10 +80,10 @@ def test_nothing_is_said_of_nodes_without_gpus_of_texts_and_where_no_gpu_is_mean
     assert judged(node_of(False), settings=Settings(cpu_declared=True)) == []
 
 
-def test_several_gpus_are_called_by_their_numbers():
+def test_several_gpus_are_called_by_number_and_uuid():
     node = node_of(True, True, True)
     assert node.gpus is not None
-    assert gpus_subject(node, node.gpus[1:]) == "node1 GPUs 1, 2"
+    assert gpus_subject(node, node.gpus[1:]) == "node1 GPU 1 (GPU-node1-1), GPU 2 (GPU-node1-2)"
 
 
 def test_a_missing_part_of_a_fact_is_explained_by_the_narrowest_reason():
