@@ -44,6 +44,7 @@ from preflight.model.job import (
     Severity,
     Training,
 )
+from preflight.model.localisation import Ask, Culprit, Direction, Ends, Localisation, RouteReference, Shots
 from preflight.model.measurement import Failure, Measurement, Mode, Probe, Samples
 from preflight.model.nic import Gid, Hca, Nic, Port
 from preflight.model.plan import AXES, NODE_IN_DOUBT, NODE_IS_DOMAIN, Footprint, Group, Placement, Plan, Rank
@@ -77,6 +78,7 @@ __all__ = [
     "Advice",
     "Ancestor",
     "Answer",
+    "Ask",
     "Attention",
     "Backend",
     "Baseline",
@@ -90,8 +92,11 @@ __all__ = [
     "Collective",
     "Comparison",
     "Coverage",
+    "Culprit",
     "Difference",
+    "Direction",
     "Ecc",
+    "Ends",
     "Environment",
     "Estimate",
     "Evidence",
@@ -121,6 +126,7 @@ __all__ = [
     "LayoutAdvice",
     "Limits",
     "Link",
+    "Localisation",
     "Mask",
     "Measurement",
     "Memory",
@@ -157,6 +163,7 @@ __all__ = [
     "Record",
     "Report",
     "RetiredPages",
+    "RouteReference",
     "RowRemap",
     "Rule",
     "Samples",
@@ -165,6 +172,7 @@ __all__ = [
     "Setting",
     "Settings",
     "Severity",
+    "Shots",
     "StepGap",
     "StepTime",
     "Strict",

@@ -13,7 +13,20 @@ busbw 700e9 bytes/s.
 
 from typing import Literal
 
-Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
+Collective = Literal[
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "send_recv",  # each rank to its neighbours in the group, both ways at once
+    "send",  # the first rank to the second, one way: the only one that tells directions apart
+    # of one rank, without a partner:
+    "matmul",
+    "host_to_device",
+    "device_to_host",
+]
+ALONE: frozenset[str] = frozenset({"matmul", "host_to_device", "device_to_host"})  # one rank, no link between ranks
 
 # (a, b): factor = a * (n - 1) / n if b else a; nccl-tests, doc/PERFORMANCE.md, "Bus bandwidth"
 _FACTORS: dict[str, tuple[int, bool]] = {
@@ -23,17 +36,20 @@ _FACTORS: dict[str, tuple[int, bool]] = {
     "all_to_all": (1, True),  # each rank keeps 1/n of its share and sends the other (n-1)/n
     "broadcast": (1, False),  # every rank's link carries the buffer once
     "send_recv": (1, False),  # one link carries the buffer once in each direction
+    "send": (1, False),  # one link carries the buffer once
 }
 
 
 def busbw_factor(collective: Collective, num_ranks: int) -> float:
-    """busbw / algbw of a collective over num_ranks ranks.
+    """busbw / algbw of a collective over num_ranks ranks; 1 for what a rank does alone.
 
     Raises ValueError below two ranks: nothing crosses a link then, and 0 would read as a dead link.
 
     >>> busbw_factor("all_reduce", 8)
     1.75
     """
+    if collective in ALONE:
+        return 1.0
     if num_ranks < 2:
         raise ValueError(f"{collective} over {num_ranks} rank: no link is crossed")
     scale, shrinks = _FACTORS[collective]

@@ -7,6 +7,7 @@ from preflight.model.base import Noun
 from preflight.model.gpu import Gpu
 from preflight.model.inventory import Inventory, Node
 from preflight.model.job import Rule
+from preflight.model.localisation import Localisation
 from preflight.model.measurement import Measurement
 from preflight.model.plan import Plan
 from preflight.model.profile import Profile
@@ -74,7 +75,8 @@ class Evidence(Noun, frozen=True, kw_only=True):
     """The single argument of every check. None: this command doesn't look at that, which is not the same as "unknown".
 
     `profile`: of the job's GPU, as the plan names it; `profiles`: of the GPUs that were found, by NVML product name in lower case. `before`: the same nodes at an earlier
-    time, so that counters can be compared. `rules`: those of the site, which the plan file's override.
+    time, so that counters can be compared. `rules`: those of the site, which the plan file's override. `localisation`: what the judge inferred from the measurements
+    before the checks run; None: there were none.
     """
 
     settings: Settings = Settings()
@@ -88,6 +90,7 @@ class Evidence(Noun, frozen=True, kw_only=True):
     measurements: tuple[Measurement, ...] | None = None
     incidents: tuple[Incident, ...] = ()
     baseline: Baseline | None = None
+    localisation: Localisation | None = None
 
     @property
     def health(self) -> tuple[Node, ...] | None:

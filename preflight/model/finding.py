@@ -31,7 +31,20 @@ class Verdict(str, Enum):
 
 Answer = Literal["go", "undecided", "no-go"]
 PartKind = Literal[
-    "gpu", "slot", "switch", "nic", "rail", "link", "rank", "node", "leaf", "path", "environment", "plan"
+    "gpu",
+    "slot",
+    "switch",
+    "nic",
+    "rail",
+    "link",
+    "rank",
+    "node",
+    "leaf",
+    "uplink",
+    "path",
+    "class",
+    "environment",
+    "plan",
 ]
 Confidence = Literal["certain", "likely", "possible"]
 

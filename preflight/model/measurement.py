@@ -17,17 +17,18 @@ def median(values: Sequence[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-Mode = Literal["alone", "together"]
+Mode = Literal["alone", "together", "mixed"]
 FailureKind = Literal["no_answer", "timed_out", "crashed", "error", "wrong_data", "not_run"]
 
 
 class Probe(Noun, frozen=True, kw_only=True):
-    """One thing to measure. `subject` names it: "pair 0-5" or a group's name, "tp0".
+    """One thing to measure. `subject` names it: "pair 0-5", "gpu 3", or a group's name, "tp0".
 
     `mode`: pairs are disjoint within a round and count as "alone"; groups are timed alone, then all groups of the axis
-    "together". `repeat` counts repetitions of the same probe within a run, from 0; `attempt`
+    "together", then groups of several axes at once, "mixed", as a training step has them. `repeat` counts repetitions of the same probe within a run, from 0; `attempt`
     those that followed a failure, to find out whom to blame.
-    `size_source` says where the message size comes from.
+    `size_source` says where the message size comes from. `split`: of an all_to_all, the share of its buffer that each rank sends to each member, in the order of
+    `ranks`; empty: equal shares. `flops`: floating-point operations of one matmul. `reason`: why a follow-up was asked for, empty for what was planned.
     """
 
     subject: str
@@ -40,12 +41,16 @@ class Probe(Noun, frozen=True, kw_only=True):
     repeat: int = 0
     attempt: int = 0
     loop_s: float = 0.2
+    split: tuple[float, ...] = ()
+    flops: int = 0
+    reason: str = ""
 
     @property
     def key(self) -> str:
         """Unique within a run."""
         again = f" again {self.attempt}" if self.attempt else ""
-        return f"{self.subject} {self.collective} {self.mode} {self.repeat}{again}"
+        skewed = " skewed" if self.split else ""
+        return f"{self.subject} {self.collective}{skewed} {self.mode} {self.repeat}{again}"
 
 
 class Failure(Noun, frozen=True, kw_only=True):

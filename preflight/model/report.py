@@ -8,12 +8,23 @@ SCHEMA = "preflight.report/1"
 
 
 class Coverage(Noun, frozen=True, kw_only=True):
-    """How much of what was planned was measured. What the budget didn't reach is stated here; it is not a finding."""
+    """How much of what was planned was measured. What the budget didn't reach is stated here; it is not a finding.
+
+    `links`: GPUs' ways out of their nodes (one for each rank of a run over several nodes); `uplinks`: leaves' ways to other leaves; `leaf_pairs`: pairs of leaves with a probe between them. 0 planned: not known, or there
+    are none. `scan`: how far the tournament over all pairs of nodes has come, runs before this one included: "rounds 6 to 10 of 63".
+    """
 
     pairs_planned: int = 0
     pairs_measured: int = 0
     groups_planned: int = 0
     groups_measured: int = 0
+    links_planned: int = 0
+    links_measured: int = 0
+    uplinks_planned: int = 0
+    uplinks_measured: int = 0
+    leaf_pairs_planned: int = 0
+    leaf_pairs_measured: int = 0
+    scan: str = ""
 
 
 class Environment(Noun, frozen=True, kw_only=True):
