@@ -26,7 +26,7 @@ class Ends(Noun, frozen=True, kw_only=True):
     classes: dict[str, tuple[str | None, ...]] = {}
 
     def name(self, end: int) -> str:
-        """ "n3 GPU 2", or "n3" where ends are nodes."""
+        """The end for people: "n3 GPU 2"; "n3" where ends are nodes."""
         node = self.nodes[self.node[end]]
         return node if self.whole_nodes else f"{node} GPU {self.slot[end]}"
 
