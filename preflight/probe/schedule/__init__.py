@@ -1,0 +1,38 @@
+"""What to measure, in which order: rounds of probes that may run at the same time.
+
+A round is a tuple of probes on disjoint ranks. Pairs come in tournament rounds (circle method), so that no rank, and no link of a rank, is timed
+by two pairs at once. Groups are timed alone, then all groups of their axis together.
+"""
+
+from preflight.probe.schedule.circle import circle_rounds
+from preflight.probe.schedule.groups import AXIS_COLLECTIVE, group_probe, group_rounds, together
+from preflight.probe.schedule.pairs import pair_rounds
+from preflight.probe.schedule.probes import (
+    FULL_CROSS_NODES,
+    GROUP_REPEATS,
+    LOOP_S,
+    PAIR_REPEATS,
+    SIZES,
+    Round,
+    pair_probe,
+    seconds_of,
+)
+from preflight.probe.schedule.whole import full_schedule
+
+__all__ = [
+    "AXIS_COLLECTIVE",
+    "FULL_CROSS_NODES",
+    "GROUP_REPEATS",
+    "LOOP_S",
+    "PAIR_REPEATS",
+    "SIZES",
+    "Round",
+    "circle_rounds",
+    "full_schedule",
+    "group_probe",
+    "group_rounds",
+    "pair_probe",
+    "pair_rounds",
+    "seconds_of",
+    "together",
+]
