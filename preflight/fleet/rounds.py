@@ -6,14 +6,14 @@ An agent that gives no sign of life is noticed before its call's deadline: while
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
 
 from preflight.errors import AgentBusy, AnswerLate, TransportError
 from preflight.fleet import api
-from preflight.fleet.client import AgentClient
+from preflight.fleet.world import Client
 from preflight.model import Failure, Incident, Measurement, Probe
 from preflight.probe.schedule import Round, seconds_of
 
@@ -34,8 +34,17 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
 class RoundRunner:
     """Runs rounds for one run. `nodes`: rank -> node; `clients`: node -> agent, of the nodes that are still there."""
 
-    def __init__(self, run_id: str, backend: str, nodes: Mapping[int, str], clients: dict[str, AgentClient]) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        backend: str,
+        nodes: Mapping[int, str],
+        clients: Mapping[str, Client],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.run_id = run_id
+        self.clock = clock
         self.backend = backend
         self.nodes = nodes
         self.clients = clients
@@ -48,7 +57,7 @@ class RoundRunner:
     async def run(self, probes: Round, deadline_s: float) -> RoundResult:
         """Run one round within deadline_s. Raises nothing: what fails is in the result."""
         self.count += 1
-        began = time.monotonic()
+        began = self.clock()
         cut = deadline_s < self.longest_s(probes)
         deadline_s = min(deadline_s, self.longest_s(probes))
         here = tuple(dict.fromkeys(self.nodes[rank] for probe in probes for rank in probe.ranks))
@@ -67,7 +76,7 @@ class RoundRunner:
             store_port=store.port,
             num_tasks=sum(len(probe.ranks) for probe in probes),
             timeout_s=min(timeout_s(self.backend, probes), max(1.0, deadline_s / 2)),
-            deadline_s=max(1.0, deadline_s - (time.monotonic() - began)),
+            deadline_s=max(1.0, deadline_s - (self.clock() - began)),
             replace=not cut,
         )
         nodes = [node for node in here if node not in lost]

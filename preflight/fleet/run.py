@@ -12,10 +12,11 @@ from importlib.metadata import PackageNotFoundError, version
 from preflight import __version__
 from preflight.errors import UsageError
 from preflight.fleet.auth import new_key
-from preflight.fleet.coordinator import Coordinator
+from preflight.fleet.coordinator import REAL, Coordinator
 from preflight.fleet.interrupt import Interruptions
 from preflight.fleet.local import Address, LocalAgents
 from preflight.fleet.task import Outcome, Progress, Request
+from preflight.fleet.world import World
 from preflight.formats import readable
 from preflight.judge.run import judge
 from preflight.model import Check, Environment, Job, Report
@@ -41,14 +42,16 @@ def run(
     agents: tuple[Address, ...] = (),
     key: bytes | None = None,
     interruptions: Interruptions | None = None,
+    world: World = REAL,
+    command: str = "run",
 ) -> Report:
     """Measure and judge. Raises ConfigError, WorldError; an interruption ends it early with a partial report.
 
-    `local` (agents, workers on each): on this machine. Else `agents`, with the key that they have.
+    `local` (agents, workers on each): on this machine. Else `agents`, with the key that they have. `world`: where it takes place; seconds are those of its clock.
     """
     if local and local[0] * local[1] > MAX_LOCAL:
         raise UsageError(f"--local {local[0]}x{local[1]}: at most {MAX_LOCAL} workers on one machine")
-    run_id, started_at_s, began = new_run_id(), time.time(), time.monotonic()
+    run_id, started_at_s, began = new_run_id(), time.time(), world.clock()
     request = Request(
         run_id=run_id,
         job=job,
@@ -59,13 +62,13 @@ def run(
         per_node=local[1] if local else None,
         local=local is not None,
     )
-    outcome = asyncio.run(_gather(request, local[0] if local else 0, progress, interruptions))
+    outcome = asyncio.run(_gather(request, local[0] if local else 0, progress, interruptions, world))
     findings, runs, answer = judge(outcome.evidence, checks, partial=outcome.stopped is not None)
     return Report(
         run_id=run_id,
-        command="run",
+        command=command,
         started_at_s=started_at_s,
-        duration_s=time.monotonic() - began,
+        duration_s=world.clock() - began,
         answer=answer,
         findings=findings,
         evidence=outcome.evidence,
@@ -78,13 +81,15 @@ def run(
     )
 
 
-async def _gather(request: Request, num_local: int, progress: Progress, interruptions: Interruptions | None) -> Outcome:
+async def _gather(
+    request: Request, num_local: int, progress: Progress, interruptions: Interruptions | None, world: World
+) -> Outcome:
     local, interrupted = LocalAgents(request.key), asyncio.Event()
     if interruptions is not None:
         interruptions.attach(interrupted)
     connect = partial(local.start, num_local) if num_local else None
     try:
-        return await Coordinator(request, progress, interrupted, connect).run()
+        return await Coordinator(request, progress, interrupted, connect, world).run()
     finally:
         await local.stop()
 

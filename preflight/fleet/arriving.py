@@ -1,0 +1,52 @@
+"""The first phases: agents come up, and each tells what its node has."""
+
+from collections.abc import Awaitable, Callable
+
+from preflight.errors import WorldError
+from preflight.fleet import api
+from preflight.fleet.local import Address
+from preflight.fleet.replies import failed, gather_calls, kind_of, renamed
+from preflight.fleet.state import RunState
+from preflight.fleet.world import ClientFactory
+from preflight.model import Incident, Node
+
+Connect = Callable[[float], Awaitable[tuple[Address, ...]]]  # deadline in seconds -> agents, in node order
+
+DISCOVER_S = 30.0
+AGENTS_S = 30.0
+
+
+async def bring_up(state: RunState, connect: Connect) -> None:
+    """Start the agents of this run. Raises Stopped, ProbeError."""
+    state.progress("starting agents", 0, 1)
+    deadline_s = max(1.0, min(AGENTS_S, state.left_s() / 3))
+
+    async def connected() -> tuple[Address, ...]:
+        return await connect(deadline_s)
+
+    state.agents = await state.unless_interrupted(connected())
+
+
+async def discover(state: RunState, factory: ClientFactory) -> None:
+    """Ask every agent what its node has. One that doesn't answer leaves a node of which nothing is known. Raises Stopped; WorldError if none answers."""
+    deadline_s = max(1.0, min(DISCOVER_S, state.left_s() / 4))
+    state.progress("discovering nodes", 0, 1)
+    clients = [factory(address) for address in state.agents]
+    request = api.DiscoverRequest(deadline_s=deadline_s)
+    calls = (
+        failed(address.problem)
+        if address.problem
+        else client.call_watched("/v1/discover", request, api.DiscoverReply, deadline_s + 3)
+        for address, client in zip(state.agents, clients, strict=True)
+    )
+    replies = await state.unless_interrupted(gather_calls(calls))
+    for address, client, reply in zip(state.agents, clients, replies, strict=True):
+        if isinstance(reply, api.DiscoverReply):
+            state.nodes.append(renamed(reply.node, address.name))
+            state.clients[address.name] = client
+        else:
+            state.nodes.append(Node(name=address.name, gpu_note="the agent could not be asked"))
+            kind = kind_of(reply, "agent_lost")
+            state.note(Incident(kind=kind, text=str(reply), phase="", at_s=0, node=address.name))
+    if not state.clients:
+        raise WorldError("no agent answered:\n  " + "\n  ".join(i.text for i in state.incidents[:8]))
