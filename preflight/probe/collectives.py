@@ -83,7 +83,8 @@ def send_recv(group: Group, num_elements: int) -> Operation:
     def receive(other: int) -> Callable[[], Any]:
         return lambda: group.group.recv([received[other]], other, 0)
 
-    starts = [start for other in neighbours for start in (send(other), receive(other))]
+    # receive first: gloo, with its sends posted first, moves one direction after the other (measured: 188 in place of 352 of 400 Mbit/s each way)
+    starts = [start for turn in (receive, send) for start in map(turn, neighbours)]
     return Operation(
         fill=lambda: _ignore([buffer.fill_(-1) for buffer in received.values()]),
         run=lambda: group.together(starts),
