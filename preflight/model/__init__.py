@@ -45,7 +45,7 @@ from preflight.model.job import (
     Training,
 )
 from preflight.model.localisation import Ask, Culprit, Direction, Ends, Localisation, RouteReference, Shots
-from preflight.model.measurement import Failure, Measurement, Mode, Probe, Samples
+from preflight.model.measurement import Failure, GpuAround, Measurement, Mode, Probe, Route, Samples, Transport
 from preflight.model.nic import Gid, Hca, Nic, Port
 from preflight.model.plan import AXES, NODE_IN_DOUBT, NODE_IS_DOMAIN, Footprint, Group, Placement, Plan, Rank
 from preflight.model.profile import Expected, ExpectedRate, NicLayout, NvlinkLayout, Profile
@@ -109,6 +109,7 @@ __all__ = [
     "Framework",
     "Gid",
     "Gpu",
+    "GpuAround",
     "GpuDirect",
     "GpuPeer",
     "GpuProcess",
@@ -163,6 +164,7 @@ __all__ = [
     "Record",
     "Report",
     "RetiredPages",
+    "Route",
     "RouteReference",
     "RowRemap",
     "Rule",
@@ -183,6 +185,7 @@ __all__ = [
     "Topology",
     "Traffic",
     "Training",
+    "Transport",
     "Verdict",
     "busbw_factor",
     "compare_placements",

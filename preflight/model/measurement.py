@@ -8,6 +8,7 @@ from typing import Literal
 
 from preflight.model.bandwidth import Collective, busbw_factor
 from preflight.model.base import Noun
+from preflight.model.gpu import Clocks
 
 
 def median(values: Sequence[float]) -> float:
@@ -19,6 +20,7 @@ def median(values: Sequence[float]) -> float:
 
 Mode = Literal["alone", "together", "mixed"]
 FailureKind = Literal["no_answer", "timed_out", "crashed", "error", "wrong_data", "not_run"]
+RouteKind = Literal["P2P", "SHM", "NET", "other"]
 
 
 class Probe(Noun, frozen=True, kw_only=True):
@@ -54,11 +56,14 @@ class Probe(Noun, frozen=True, kw_only=True):
 
 
 class Failure(Noun, frozen=True, kw_only=True):
-    """Why a probe gave no figure. `rank` is the rank that this evidence points at, None if it points at none in particular."""
+    """Why a probe gave no figure. `rank` is the rank that this evidence points at, None if it points at none in particular. `stage`: what was under way
+    ("rendezvous", "first operation", ...), empty if nobody could tell.
+    """
 
     kind: FailureKind
     text: str
     rank: int | None = None
+    stage: str = ""
 
 
 class Samples(Noun, frozen=True, kw_only=True):
@@ -73,11 +78,57 @@ class Samples(Noun, frozen=True, kw_only=True):
     window: int = 1
 
 
+class Route(Noun, frozen=True, kw_only=True):
+    """How NCCL moves data from one rank to another, as it said itself. `via`: in its words ("P2P/CUMEM", "NET/IB/0/GDRDMA"); `channels`: over how many channels."""
+
+    sender: int
+    receiver: int
+    kind: RouteKind
+    via: str
+    channels: int = 1
+
+
+class Transport(Noun, frozen=True, kw_only=True):
+    """What one rank's NCCL said of itself during a probe. None, empty: it said nothing of that.
+
+    `routes`: between ranks of the plan, the first of many. `gdr`: whether all its ways over a network go straight to and from GPU memory; `gdr_disabled`: HCAs for which NCCL switched that off.
+    `network`: "IB", "Socket", a plugin's name. `nvls_channels`: 0 on products without NVLink SHARP. `algorithm`, `protocol`: as NCCL names them. `settings`: NCCL_* variables in
+    force, name -> value; `from_file`: names of those that don't stand in the worker's environment, so that a configuration file (/etc/nccl.conf, ~/.nccl.conf) sets them.
+    `blocking`: the communicator's mode; `communicator`: "per probe" or "shared"; `connect`: "lazy" or "eager". `notes`: what else may explain the choice, in NCCL's words.
+    """
+
+    rank: int
+    routes: tuple[Route, ...] = ()
+    network: str | None = None
+    gdr: bool | None = None
+    gdr_disabled: tuple[str, ...] = ()
+    channels: int | None = None
+    nvls_channels: int | None = None
+    algorithm: str | None = None
+    protocol: str | None = None
+    version: str | None = None
+    communicator: str | None = None
+    connect: str | None = None
+    blocking: bool | None = None
+    settings: dict[str, str] = {}
+    from_file: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class GpuAround(Noun, frozen=True, kw_only=True):
+    """A rank's GPU just before and just after its round: clocks, and why they were held down. None: not read."""
+
+    rank: int
+    before: Clocks | None = None
+    after: Clocks | None = None
+
+
 class Measurement(Noun, frozen=True, kw_only=True):
     """The outcome of one probe. `samples` is empty if it failed. `data_correct` None: not verified.
 
     `transport`: what carried the data as far as is known ("gloo over lo", "NCCL: P2P/CUMEM"). `members` are the ranks that
-    the communicator itself reported, in group order.
+    the communicator itself reported, in group order. `transports`: what each rank's NCCL said; empty: nothing, or no NCCL ran. `gpus`: clocks around the probe, for the ranks of which
+    they were read.
     """
 
     probe: Probe
@@ -87,6 +138,8 @@ class Measurement(Noun, frozen=True, kw_only=True):
     transport: str | None = None
     failure: Failure | None = None
     simulated: bool = False
+    transports: tuple[Transport, ...] = ()
+    gpus: tuple[GpuAround, ...] = ()
 
     @property
     def slowest_s(self) -> tuple[float, ...]:
