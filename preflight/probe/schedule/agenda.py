@@ -1,11 +1,11 @@
 """What is left to do in a run, the most telling first. Pure: no clock; the coordinator says what is left of the budget and what rounds cost.
 
-    agenda = Agenda(plan, backend, ends, position=position, share_machine=False)
-    while (probes := agenda.next_round(left_s)) is not None:
-        ...                                   # run them
-        agenda.done(probes, seconds)
-        if agenda.judging_due:
-            agenda.ask(localise(ends, shots).asks)
+agenda = Agenda(plan, backend, ends, position=position, share_machine=False)
+while (probes := agenda.next_round(left_s)) is not None:
+    ...                                   # run them
+    agenda.done(probes, seconds)
+    if agenda.judging_due:
+        agenda.ask(localise(ends, shots).asks)
 """
 
 from collections.abc import Iterable, Sequence
