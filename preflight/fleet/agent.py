@@ -10,10 +10,9 @@ import hashlib
 import os
 import socket
 import sys
-import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -23,9 +22,8 @@ from preflight.errors import AgentBusy, PreflightError
 from preflight.fleet import api
 from preflight.fleet.auth import SIGNATURE_HEADER, Denied, Gatekeeper, sign_reply
 from preflight.fleet.server import MAX_CONNECTIONS, RECEIVE_S, Server, bind
+from preflight.fleet.threads import in_daemon_thread
 from preflight.fleet.workers import Pool
-
-T = TypeVar("T")
 
 HUNG_UP_S = 5.0  # a coordinator that hangs up in the middle of a request, and comes back, does so at once
 LEASE_S = 60.0  # without any request for so long, and none under way, the coordinator is gone
@@ -205,32 +203,6 @@ async def _answer(body: bytes, kind: type[Any], handler: Callable[[Any], Awaitab
         text = f"the agent failed: {type(error).__name__}: {error}"
         log(text)
         return 500, text.encode("utf-8", "replace")
-
-
-async def in_daemon_thread(work: Callable[[], T]) -> T:
-    """Like asyncio.to_thread, but an ending agent doesn't wait for it: a reading of NVML may hang until its deadline."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result, fault = None, None
-        try:
-            result = work()
-        except Exception as error:  # noqa: BLE001 - raised again where the result is awaited
-            fault = error
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits
-            loop.call_soon_threadsafe(settle, result, fault)
-
-    threading.Thread(target=run, daemon=True).start()
-    return await future
 
 
 async def leave_with_parent(agent: Agent, descriptor: int) -> None:

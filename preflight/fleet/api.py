@@ -7,7 +7,8 @@ from typing import Annotated
 
 import msgspec
 
-from preflight.model import Failure, Incident, Node, Probe, Samples, Strict
+from preflight.model import Failure, GpuAround, Incident, Node, Probe, Samples, Strict, Transport
+from preflight.model.bandwidth import ALONE
 
 MAX_REQUEST_BYTES = 4 * 2**20  # a round of one node: at most some dozens of probes of MAX_RANKS each
 MAX_REPLY_BYTES = 64 * 2**20
@@ -15,6 +16,8 @@ MAX_WORKERS = 256
 MAX_PROBE_BYTES = 4 * 2**30  # the largest probe is 1 GiB; a worker holds some buffers of that size
 MAX_LOOP_S = 60.0  # probes are timed for some tenths of a second
 MAX_RANKS = 16_384  # of one probe, so that it fits into the packet that a worker gets
+MAX_SPLIT = 1024  # shares of a skewed all_to_all, for the same reason
+MAX_FLOPS = 2 * 16_384**3  # three matrices of 1 GiB in float32
 
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=2**20)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
@@ -78,14 +81,17 @@ class StoreReply(Strict, frozen=True, kw_only=True):
 
 
 class RoundRequest(Strict, frozen=True, kw_only=True):
-    """Run these probes with this node's ranks. Workers that haven't answered after `deadline_s` are killed, and replaced if `replace`."""
+    """Run these probes with this node's ranks. Workers that haven't answered after `deadline_s` are killed, and replaced if `replace`.
+
+    `probes`: those that this node takes part in. `num_tasks`: ranks of the whole round, which start together. `store_address` "": the round needs no rendezvous.
+    """
 
     run_id: Name
     prefix: Name
     backend: Annotated[str, msgspec.Meta(pattern=r"^(gloo|nccl)\Z")]
     probes: Annotated[tuple[Probe, ...], msgspec.Meta(max_length=MAX_WORKERS)]
-    store_address: Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[0-9a-fA-F:.]+\Z")]
-    store_port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
+    store_address: Annotated[str, msgspec.Meta(max_length=64, pattern=r"^[0-9a-fA-F:.]*\Z")]
+    store_port: Annotated[int, msgspec.Meta(ge=0, le=65535)]
     num_tasks: Annotated[int, msgspec.Meta(ge=1, le=2**20)]
     timeout_s: Seconds
     deadline_s: Seconds
@@ -94,19 +100,14 @@ class RoundRequest(Strict, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Raises ValueError for a probe that can't be meant: one message must not take a node's memory, or its workers for ever."""
         for probe in self.probes:
-            if not 2 <= len(probe.ranks) <= MAX_RANKS or not all(0 <= rank < 2**20 for rank in probe.ranks):
-                raise ValueError(f"probe {probe.subject!r}: 2 to {MAX_RANKS} ranks from 0 to {2**20 - 1} are needed")
-            if len(probe.subject) + len(probe.size_source) > 1000:
-                raise ValueError("a probe's subject and size_source: at most 1000 letters")
-            if not 0 < probe.size_bytes <= MAX_PROBE_BYTES:
-                raise ValueError(f"probe {probe.subject!r}: size_bytes must be 1 to {MAX_PROBE_BYTES}")
-            if not 0 <= probe.loop_s <= MAX_LOOP_S:
-                raise ValueError(f"probe {probe.subject!r}: loop_s must be 0 to {MAX_LOOP_S:g}")
+            _refuse_excess(probe)
+            if len(probe.ranks) > 1 and not (self.store_address and self.store_port):
+                raise ValueError(f"probe {probe.subject!r}: its ranks need a rendezvous")
         _refuse_doubles([rank for probe in self.probes for rank in probe.ranks])
 
 
 class RankOutcome(Strict, frozen=True, kw_only=True):
-    """What one rank of this node saw of its probe."""
+    """What one rank of this node saw of its probe. `told`: what its NCCL said, None: no NCCL ran; `around`: its GPU before and after, None: not read."""
 
     rank: int
     subject: str
@@ -114,6 +115,8 @@ class RankOutcome(Strict, frozen=True, kw_only=True):
     data_correct: bool | None = None
     members: tuple[int, ...] = ()
     transport: str | None = None
+    told: Transport | None = None
+    around: GpuAround | None = None
     failure: Failure | None = None
 
 
@@ -141,3 +144,25 @@ def _refuse_doubles(ranks: list[int]) -> None:
     if len(set(ranks)) < len(ranks):
         doubled = next(rank for position, rank in enumerate(ranks) if rank in ranks[:position])
         raise ValueError(f"rank {doubled} stands there more than once")
+
+
+def _refuse_excess(probe: Probe) -> None:
+    """Raises ValueError for a probe that no worker could, or should, run."""
+    named, alone = f"probe {probe.subject!r}", probe.collective in ALONE
+    least, most = (1, 1) if alone else (2, 2 if probe.collective == "send" else MAX_RANKS)
+    if not least <= len(probe.ranks) <= most or not all(0 <= rank < 2**20 for rank in probe.ranks):
+        raise ValueError(f"{named}: {probe.collective} takes {least} to {most} ranks from 0 to {2**20 - 1}")
+    if len(probe.subject) + len(probe.size_source) > 1000 or len(probe.reason) > 1000:
+        raise ValueError("a probe's subject and size_source, and its reason: at most 1000 letters")
+    if not 0 < probe.size_bytes <= MAX_PROBE_BYTES:
+        raise ValueError(f"{named}: size_bytes must be 1 to {MAX_PROBE_BYTES}")
+    if not 0 <= probe.loop_s <= MAX_LOOP_S:
+        raise ValueError(f"{named}: loop_s must be 0 to {MAX_LOOP_S:g}")
+    if not 0 <= probe.flops <= MAX_FLOPS or (probe.collective == "matmul") != (probe.flops > 0):
+        raise ValueError(f"{named}: flops must be 1 to {MAX_FLOPS} for a matmul, and 0 else")
+    if probe.split:
+        fits = probe.collective == "all_to_all" and len(probe.split) == len(probe.ranks) <= MAX_SPLIT
+        if not fits or not all(0 <= share <= 1 for share in probe.split) or abs(sum(probe.split) - 1) > 0.01:  # noqa: PLR2004 - rounding
+            raise ValueError(
+                f"{named}: a split is one share for each of at most {MAX_SPLIT} ranks of an all_to_all, 1 in all"
+            )

@@ -4,6 +4,9 @@ It judges nothing: it returns the evidence. Every phase ends by the budget; an i
 """
 
 import asyncio
+from collections.abc import Sequence
+
+import msgspec
 
 from preflight.errors import ConfigError
 from preflight.fleet import api
@@ -16,10 +19,11 @@ from preflight.fleet.state import RunState
 from preflight.fleet.task import Outcome, Progress, Request, Stopped, coverage_of
 from preflight.fleet.topology import known_topology
 from preflight.fleet.world import World
-from preflight.model import Evidence, Inventory, Settings
+from preflight.model import Coverage, Evidence, Inventory, Measurement, Settings
+from preflight.model.localisation import Ask
 from preflight.plan.build import build_plan
 from preflight.plan.profiles import profiles_of
-from preflight.probe.schedule import Round, full_schedule
+from preflight.probe.schedule import Round, full_schedule, seconds_of
 from preflight.registry import profile_folders
 
 END_CALL_S = 3.0
@@ -41,7 +45,7 @@ class Coordinator:
         self.connect = connect
         self.world = world
         self.state = RunState(request, progress, interrupted, world)
-        self.schedule: list[Round] = []
+        self.agenda: WholeSchedule | None = None
 
     async def run(self) -> Outcome:
         """Gather the evidence. Raises ConfigError (plan and nodes contradict each other) and WorldError (no agent at all)."""
@@ -53,7 +57,7 @@ class Coordinator:
                 await state.timed("discovery", discover(state, factory))
                 self._plan()
                 await state.timed("starting workers", start_workers(state))
-                await state.timed("probing", Probing(state, self.schedule).run())
+                await state.timed("probing", self._probe())
             except Stopped:
                 stopped = f"interrupted while {state.phase}"
             finally:
@@ -81,7 +85,16 @@ class Coordinator:
             gpu_uuids=state.choice.gpus,
             topology=state.topology,
         )
-        self.schedule = full_schedule(state.plan, state.choice.backend, share_machine=request.local)
+        rounds = full_schedule(state.plan, state.choice.backend, share_machine=request.local)
+        self.agenda = WholeSchedule(rounds)
+
+    async def _probe(self) -> None:
+        assert self.agenda
+        await Probing(self.state, self.agenda, self._asks).run()
+
+    async def _asks(self) -> Sequence[Ask]:
+        """What the localiser wants to know next, given what was measured so far."""
+        return ()
 
     async def _end(self) -> None:
         request = api.EndRequest(run_id=self.request.run_id)
@@ -92,18 +105,15 @@ class Coordinator:
                 for incident in reply.incidents:
                     self.state.note(incident)
 
-    def _outcome(self, stopped: str | None) -> Outcome:
+    def _evidence(self) -> Evidence:
+        """All that was gathered so far."""
         state, choice = self.state, self.state.choice
         settings = Settings(local=self.request.local, simulated=self.world.simulated)
         if choice:
-            settings = Settings(
-                backend=choice.backend,
-                backend_reason=choice.reason,
-                cpu_declared=choice.cpu_declared,
-                local=self.request.local,
-                simulated=self.world.simulated,
+            settings = msgspec.structs.replace(
+                settings, backend=choice.backend, backend_reason=choice.reason, cpu_declared=choice.cpu_declared
             )
-        evidence = Evidence(
+        return Evidence(
             settings=settings,
             inventory=Inventory(nodes=tuple(state.nodes)),
             plan=state.plan,
@@ -112,10 +122,43 @@ class Coordinator:
             measurements=tuple(state.measurements),
             incidents=tuple(state.incidents),
         )
+
+    def _outcome(self, stopped: str | None) -> Outcome:
+        state = self.state
         return Outcome(
-            evidence=evidence,
-            coverage=coverage_of(self.schedule, state.measurements),
+            evidence=self._evidence(),
+            coverage=self.agenda.coverage(state.measurements) if self.agenda else Coverage(),
             versions=state.versions,
             phases_s=state.phases_s,
             stopped=stopped,
         )
+
+
+class WholeSchedule:
+    """The full schedule as an agenda."""
+
+    def __init__(self, schedule: list[Round]) -> None:
+        self.schedule, self.next = schedule, 0
+        self.judging_due = False
+
+    @property
+    def planned_s(self) -> float:
+        """Seconds of what is still to do."""
+        return sum(seconds_of(probes) for probes in self.schedule[self.next :])
+
+    def next_round(self, left_s: float) -> Round | None:
+        """The next one if it fits."""
+        probes = self.schedule[self.next] if self.next < len(self.schedule) else None
+        return None if probes is None or left_s < 3 * seconds_of(probes) + 2 else probes
+
+    def done(self, probes: Round, seconds: float) -> None:
+        """It was run."""
+        del probes, seconds
+        self.next += 1
+
+    def ask(self, asks: Sequence[Ask]) -> None:
+        """Not heard."""
+
+    def coverage(self, measurements: Sequence[Measurement]) -> Coverage:
+        """Pairs and groups."""
+        return coverage_of(self.schedule, measurements)

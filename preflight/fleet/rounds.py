@@ -6,6 +6,7 @@ An agent that gives no sign of life is noticed before its call's deadline: while
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -20,15 +21,17 @@ from preflight.probe.schedule import Round, seconds_of
 # how long a rank waits for its peers, and for one operation: gloo on a busy small machine needs 2 s at most, NCCL's first call on many GPUs 5 s
 TIMEOUT_S = {"gloo": 4.0, "nccl": 15.0}
 CUT_S = 4.0  # the same without a replacement: in a round that the budget cuts short nobody needs it
+NO_STORE = api.StoreReply(address="", port=0)  # of a round whose ranks each measure alone
 REPLACE_S = 11.0  # after the deadline the agent kills and reaps (3 s) and replaces (6 s) what hung
 
 
 class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a round gave: one measurement for each probe, what went wrong, and the nodes whose agents were lost."""
+    """What a round gave: one measurement for each probe, what went wrong, the nodes whose agents were lost, and the node that hosted the rendezvous ("": none)."""
 
     measurements: tuple[Measurement, ...]
     incidents: tuple[Incident, ...] = ()
     lost_nodes: tuple[str, ...] = ()
+    host: str = ""
 
 
 class RoundRunner:
@@ -49,29 +52,34 @@ class RoundRunner:
         self.nodes = nodes
         self.clients = clients
         self.count = 0
+        self.host_trouble: Counter[str] = Counter()  # node -> rendezvous there that ranks missed, and came to elsewhere
 
     def longest_s(self, probes: Round) -> float:
         """How long a round may take in which something hangs: check-in, alignment and one operation each run into the timeout."""
         return 2 * timeout_s(self.backend, probes) + seconds_of(probes) + 2
 
-    async def run(self, probes: Round, deadline_s: float) -> RoundResult:
-        """Run one round within deadline_s. Raises nothing: what fails is in the result."""
+    async def run(self, probes: Round, deadline_s: float, hosts: Sequence[str] = ()) -> RoundResult:
+        """Run one round within deadline_s. Raises nothing: what fails is in the result. `hosts`: nodes that shall host the rendezvous, if they can."""
         self.count += 1
         began = self.clock()
         cut = deadline_s < self.longest_s(probes)
         deadline_s = min(deadline_s, self.longest_s(probes))
-        here = tuple(dict.fromkeys(self.nodes[rank] for probe in probes for rank in probe.ranks))
-        here = tuple(node for node in here if node in self.clients)
+        by_node = self._by_node(probes)
         lost: dict[str, TransportError] = {}
-        host, store, incidents = await self._host_store(here, deadline_s, lost)
-        if store is None:
-            failure = Failure(kind="not_run", text="no agent could host the rendezvous")
-            return _nothing(probes, failure, incidents, lost)
+        host, store, incidents = "", NO_STORE, list[Incident]()
+        if any(len(probe.ranks) > 1 for probe in probes):
+            first = [node for node in hosts if node in by_node]
+            order = dict.fromkeys(first + sorted(by_node, key=lambda node: self.host_trouble[node]))
+            host, hosted, incidents = await self._host_store(tuple(order), deadline_s, lost)
+            if hosted is None:
+                failure = Failure(kind="not_run", text="no agent could host the rendezvous")
+                return _nothing(probes, failure, incidents, lost)
+            store = hosted
         request = api.RoundRequest(
             run_id=self.run_id,
             prefix=f"{self.run_id}/{self.count}",
             backend=self.backend,
-            probes=probes,
+            probes=(),
             store_address=store.address,
             store_port=store.port,
             num_tasks=sum(len(probe.ranks) for probe in probes),
@@ -79,17 +87,33 @@ class RoundRunner:
             deadline_s=max(1.0, deadline_s - (self.clock() - began)),
             replace=not cut,
         )
-        nodes = [node for node in here if node not in lost]
         late: dict[str, TransportError] = {}
-        replies = await asyncio.gather(*(self._ask(node, request, lost, late) for node in nodes))
+        replies = await asyncio.gather(
+            *(
+                self._ask(node, msgspec.structs.replace(request, probes=tuple(mine)), lost, late)
+                for node, mine in by_node.items()
+                if node not in lost
+            )
+        )
         with contextlib.suppress(TransportError):
-            if host not in lost:
+            if host and host not in lost:
                 end = api.EndRequest(run_id=self.run_id, store_only=True)
                 await self.clients[host].call("/v1/end", end, api.EndReply, 5.0)
         outcomes = {(o.rank, o.subject): o for reply in replies if reply for o in reply.outcomes}
         incidents += [incident for reply in replies if reply for incident in reply.incidents]
         measured = tuple(merge(probe, outcomes, self.nodes, lost, late) for probe in probes)
-        return RoundResult(measurements=measured, incidents=tuple(incidents + _lost(lost)), lost_nodes=tuple(lost))
+        return RoundResult(
+            measurements=measured, incidents=tuple(incidents + _lost(lost)), lost_nodes=tuple(lost), host=host
+        )
+
+    def _by_node(self, probes: Round) -> dict[str, list[Probe]]:
+        """The probes that each node takes part in, of the nodes that are there: a message to one of thousands doesn't carry the others' probes."""
+        mine: dict[str, list[Probe]] = {}
+        for probe in probes:
+            for node in dict.fromkeys(self.nodes[rank] for rank in probe.ranks):
+                if node in self.clients:
+                    mine.setdefault(node, []).append(probe)
+        return mine
 
     async def _host_store(
         self, nodes: Sequence[str], deadline_s: float, lost: dict[str, TransportError]

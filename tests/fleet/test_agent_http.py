@@ -144,7 +144,7 @@ def test_a_signed_body_that_is_too_large_is_refused_with_a_signed_reply(agent):
         ("/v1/round", {**ROUND, "backend": "mpi"}, "$.backend"),
         ("/v1/round", {**ROUND, "backend": "gloo\n"}, "$.backend"),
         ("/v1/round", {**ROUND, "store_address": "example.org/x"}, "$.store_address"),
-        ("/v1/round", {**ROUND, "store_port": 0}, "$.store_port"),
+        ("/v1/round", {**ROUND, "store_port": 65_536}, "$.store_port"),
         ("/v1/round", {**ROUND, "probes": [{**PROBE, "size_bytes": 2**50}]}, "size_bytes must be"),
         ("/v1/round", {**ROUND, "probes": [{**PROBE, "size_bytes": -1}]}, "size_bytes must be"),
         ("/v1/round", {**ROUND, "probes": [{**PROBE, "loop_s": 1e9}]}, "loop_s must be"),

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from preflight.errors import UsageError
-from preflight.fleet.agent import in_daemon_thread
 from preflight.fleet.server import bind
+from preflight.fleet.threads import in_daemon_thread
 from preflight.model import to_json
 from tests.fleet.agents import WAIT_S, AgentProcess, authorization, received, status_of
 from tests.fleet.runs import until
