@@ -32,10 +32,11 @@ class Layout:
         domain_numbers = {name: number for number, name in enumerate(dict.fromkeys(domains))}
         self.domain = np.array([domain_numbers[name] for name in domains], np.int64)[self.node]
         nics_per_node = -(-per_node // cluster.gpus_per_nic)
-        self.nic = self.node * nics_per_node + self.slot // cluster.gpus_per_nic
+        rail = self.slot // cluster.gpus_per_nic
+        self.nic = self.node * nics_per_node + rail
         self.num_nics = len(cluster.nodes) * nics_per_node
-        self.switch = self.leaf * per_node + self.slot if cluster.rails else self.leaf
-        self.num_switches = len(self.leaf_names) * (per_node if cluster.rails else 1)
+        self.switch = self.leaf * nics_per_node + rail if cluster.rails else self.leaf
+        self.num_switches = len(self.leaf_names) * (nics_per_node if cluster.rails else 1)
         sizes = [self.num_ends] * 4 + [self.num_nics] * 2 + [self.num_switches] * 2
         first = [int(number) for number in np.cumsum([0, *sizes])]
         self.nvlink_out, self.nvlink_in, self.port_out, self.port_in = first[:4]
