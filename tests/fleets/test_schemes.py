@@ -5,38 +5,23 @@ import statistics
 
 import pytest
 
+from tests.fleets.compare import accusations
 from tests.fleets.real_matrices import HEALTHY_NAMES, SICK_NAMES, healthy_10, sick_17
 from tests.fleets.schemes import SCHEMES, known_good, twice_median, two_partners, voting
 
 TRIALS = 300
 
 
-def lookup(table, names):
-    """Measures pairs by looking them up in a matrix."""
-
-    def measure(pairs):
-        return [table[tuple(sorted((names[a], names[b])))] for a, b in pairs]
-
-    return measure
-
-
-def accused(scheme, table, names, *, trials=TRIALS):
-    """How many nodes it accuses in each of many random pairings; its limit is 80 % of the fast mode."""
-    limit = 0.8 * max(rate for rate in table.values() if rate)
-    return [
-        len(scheme(len(names), lookup(table, names), limit, random.Random(f"trial {trial}"))) for trial in range(trials)
-    ]
-
-
 @pytest.mark.parametrize(("scheme", "mean"), [(known_good, 4.9), (two_partners, 6.15), (voting, 9), (twice_median, 0)])
 def test_on_the_17_nodes_innocent_nodes_are_accused_as_was_published(scheme, mean):
     """Published means over 500 to 2,000 random pairings: 4.9, 6.1 to 6.2, about 9. None by the fourth: its slow pairs take less than twice the median time."""
-    assert statistics.mean(accused(scheme, sick_17(), SICK_NAMES)) == pytest.approx(mean, abs=1)
+    counts = accusations(scheme, sick_17(), SICK_NAMES, TRIALS)
+    assert statistics.mean(counts) == pytest.approx(mean, abs=1)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
 def test_on_the_10_healthy_nodes_none_is_accused(scheme):
-    assert set(accused(scheme, healthy_10(), HEALTHY_NAMES, trials=30)) == {0}
+    assert set(accusations(scheme, healthy_10(), HEALTHY_NAMES, 30)) == {0}
 
 
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)

@@ -1,0 +1,34 @@
+"""A thousand random fleets with planted faults, and as many quiet ones: what is named is right, and what is healthy is left alone."""
+
+import pytest
+
+from tests.fleets.campaign import campaign
+from tests.fleets.tally import MAX_WRONG_MEMBERS, TARGETS
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(4 * 3600)]
+
+
+def test_a_thousand_fleets_with_faults(capsys):
+    tally = campaign("faults", range(1000))
+    with capsys.disabled():
+        print(f"\n{tally.table()}")
+    assert {group: tally.rate(group) >= least for group, least in TARGETS.items()} == dict.fromkeys(TARGETS, True)
+    assert tally.innocents == 0
+    assert tally.wrong_member_share <= MAX_WRONG_MEMBERS
+
+
+@pytest.mark.parametrize("family", ["shallow", "healthy", "busy", "collisions"])
+def test_nothing_is_blamed_in_quiet_fleets(family, capsys):
+    tally = campaign(family, range(250))
+    with capsys.disabled():
+        print(f"\n{family}\n{tally.table()}")
+    assert tally.blamed == 0
+
+
+@pytest.mark.parametrize(("family", "most"), [("tails", 0.05), ("wrong map", 0.05)])
+def test_fat_tails_and_a_wrong_map_mislead_rarely(family, most, capsys):
+    """`most`: fleets in which a healthy part was blamed, a little over what was measured."""
+    tally = campaign(family, range(250))
+    with capsys.disabled():
+        print(f"\n{family}\n{tally.table()}")
+    assert tally.innocents <= most * tally.fleets
