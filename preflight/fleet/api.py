@@ -162,7 +162,7 @@ def _refuse_excess(probe: Probe) -> None:
         raise ValueError(f"{named}: flops must be 1 to {MAX_FLOPS} for a matmul, and 0 else")
     if probe.split:
         fits = probe.collective == "all_to_all" and len(probe.split) == len(probe.ranks) <= MAX_SPLIT
-        if not fits or not all(0 <= share <= 1 for share in probe.split) or abs(sum(probe.split) - 1) > 0.01:  # noqa: PLR2004 - rounding
+        if not fits or not all(0 <= share <= 1 for share in probe.split) or abs(sum(probe.split) - 1) > 0.01:
             raise ValueError(
                 f"{named}: a split is one share for each of at most {MAX_SPLIT} ranks of an all_to_all, 1 in all"
             )

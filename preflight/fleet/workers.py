@@ -7,13 +7,16 @@ import time
 from preflight.errors import ProbeError
 from preflight.fleet.api import RankOutcome, RoundReply, RoundRequest, StartReply, StartRequest, StoreReply, WorkerSpec
 from preflight.fleet.channel import Closed
+from preflight.fleet.hangs import Asked, answer_of, trouble_with
 from preflight.fleet.zygotes import Child, Zygote, exit_text, zygote_command
 from preflight.model import Failure, Incident, Probe
 from preflight.model.evidence import IncidentKind
-from preflight.probe.messages import FromWorker, Outcome, Spawn, Task, WorkerFailed, WorkerReady
+from preflight.probe.breadcrumbs import Page
+from preflight.probe.messages import Outcome, Spawn, Task, WorkerFailed, WorkerReady
 
 REPLACE_S = 6.0  # a new worker, or a new zygote whose torch is in the page cache by now
 SPAWN_S = 15.0  # a fork takes 20 ms; a busy node and a first CUDA context take seconds
+FLOOR_S = {"gloo": 4.0, "nccl": 10.0}  # for a window of operations at least, however fast they are expected to be
 
 
 class Pool:
@@ -25,6 +28,7 @@ class Pool:
         self.user = user
         self.zygote: Zygote | None = None
         self.workers: dict[int, Child] = {}
+        self.pages: dict[int, Page] = {}  # what each worker says it is doing
         self.gpus: dict[int, str | None] = {}
         self.store: Child | None = None
         self.began = time.monotonic()
@@ -68,14 +72,16 @@ class Pool:
 
     async def _start_worker(self, zygote: Zygote, spec: WorkerSpec, deadline_s: float) -> Incident | None:
         uid, gid = self.user or (None, None)
+        spawn = Spawn(role="worker", ticket=0, rank=spec.rank, gpu=spec.gpu, uid=uid, gid=gid)
         try:
-            child = await zygote.spawn(
-                Spawn(role="worker", ticket=0, rank=spec.rank, gpu=spec.gpu, uid=uid, gid=gid), min(SPAWN_S, deadline_s)
-            )
-        except ProbeError as error:
-            return self._incident(
-                "worker_not_started", f"the worker of rank {spec.rank} was not started: {error}", spec.rank
-            )
+            page = self._new_page(spec.rank)
+            child = await zygote.spawn(spawn, min(SPAWN_S, deadline_s), [page.descriptor])
+        except (ProbeError, OSError) as error:
+            text = f"the worker of rank {spec.rank} was not started: {error}"
+            return self._incident("worker_not_started", text, spec.rank)
+        finally:
+            if spec.rank in self.pages:
+                self.pages[spec.rank].handed_over()
         try:
             ready = await child.channel.receive(WorkerReady | WorkerFailed, min(SPAWN_S, deadline_s))
             if isinstance(ready, WorkerReady):
@@ -152,12 +158,38 @@ class Pool:
     async def _run_rank(
         self, rank: int, probe: Probe, request: RoundRequest, deadline: float
     ) -> tuple[RankOutcome, list[Incident]]:
-        child = self.workers.get(rank)
-        if child is None:
-            failure = Failure(kind="crashed", text=f"rank {rank} has no worker: it ended before", rank=rank)
-            return RankOutcome(rank=rank, subject=probe.subject, failure=failure), []
+        """The rank's outcome, whatever happens to its worker. One that ended, or hung, while it left an earlier probe whose results were in is replaced, and asked again."""
+        incidents: list[Incident] = []
+        while True:
+            child = self.workers.get(rank)
+            if child is None:
+                failure = Failure(kind="crashed", text=f"rank {rank} has no worker: it ended before", rank=rank)
+                return RankOutcome(rank=rank, subject=probe.subject, failure=failure), incidents
+            task = self._task(probe, request, deadline)
+            page = self.pages[rank]
+            answer = await answer_of(child, page, task, deadline)
+            if isinstance(answer, Outcome):
+                if answer.failure is not None and self.gpus[rank] is not None:
+                    del self.workers[rank]  # it has left by itself: a CUDA context after a fault is not used again
+                    await child.kill()
+                return _of_rank(rank, probe.subject, answer), incidents
+            if answer == "closed":
+                await asyncio.wait([asyncio.ensure_future(child.ended.wait())], timeout=1)
+            state = child.describe()
+            asked = Asked(rank=rank, task=task, crumb=page.read(), state=state, waited_s=request.deadline_s)
+            trouble = trouble_with(answer, asked)
+            del self.workers[rank]
+            incidents.append(self._incident(trouble.kind, trouble.text, trouble.rank, trouble.probe))
+            if not await child.kill():
+                text = f"process {child.pid} of rank {rank} can't be killed: it {child.describe()}"
+                incidents.append(self._incident("worker_unkillable", text, rank, trouble.probe))
+            if trouble.failure is not None:
+                return RankOutcome(rank=rank, subject=probe.subject, failure=trouble.failure), incidents
+            incidents += await self._replace([WorkerSpec(rank=rank, gpu=self.gpus[rank])])
+
+    def _task(self, probe: Probe, request: RoundRequest, deadline: float) -> Task:
         self.tasks += 1
-        task = Task(
+        return Task(
             number=self.tasks,
             probe=probe,
             backend=request.backend,
@@ -168,38 +200,27 @@ class Pool:
             address=self.address,
             num_tasks=request.num_tasks,
             align=len(request.probes) > 1 or request.num_tasks > len(probe.ranks),
+            first_s=request.timeout_s,
+            floor_s=min(request.timeout_s, FLOOR_S[request.backend]),
+            stop_s=deadline - max(1.0, request.deadline_s / 10),
         )
-        try:
-            await child.channel.send(task)
-            outcome = await child.channel.receive(FromWorker, max(0.1, deadline - time.monotonic()))
-            while not (isinstance(outcome, Outcome) and outcome.number == task.number):
-                # an answer to a round whose coordinator left: nobody waits for it any more
-                outcome = await child.channel.receive(FromWorker, max(0.1, deadline - time.monotonic()))
-        except asyncio.TimeoutError:
-            kind: IncidentKind = "worker_hung"
-            text = f"the worker of rank {rank} gave no answer to {probe.subject} within {request.deadline_s:g} s and {child.describe()}"
-        except Closed:
-            await asyncio.wait([asyncio.ensure_future(child.ended.wait())], timeout=1)
-            kind = "worker_died"
-            text = f"the worker of rank {rank} ended during {probe.subject}: {child.describe()}"
-        else:
-            if outcome.failure is not None and self.gpus[rank] is not None:
-                del self.workers[rank]  # it has left by itself: a CUDA context after a fault is not used again
-                await child.kill()
-            return _of_rank(rank, probe.subject, outcome), []
-        del self.workers[rank]
-        incidents = [self._incident(kind, text, rank, probe.key)]
-        if not await child.kill():
-            text = f"process {child.pid} of rank {rank} can't be killed: it {child.describe()}"
-            incidents.append(self._incident("worker_unkillable", text, rank, probe.key))
-        failure = Failure(kind="no_answer" if kind == "worker_hung" else "crashed", text=text, rank=rank)
-        return RankOutcome(rank=rank, subject=probe.subject, failure=failure), incidents
+
+    def _new_page(self, rank: int) -> Page:
+        """Raises OSError if there is no memory, or no descriptor, for one."""
+        old = self.pages.pop(rank, None)
+        if old is not None:
+            old.close()
+        page = self.pages[rank] = Page()
+        return page
 
     async def stop(self) -> tuple[Incident, ...]:
         """End everything. Gives an incident for each process that can't be reaped."""
         zygote, self.zygote = self.zygote, None
         self.workers.clear()
         self.store = None
+        for page in self.pages.values():
+            page.close()
+        self.pages.clear()
         if zygote is None:
             return ()
         return tuple(self._incident("worker_unkillable", text, None) for text in await zygote.stop())
@@ -217,5 +238,6 @@ def _of_rank(rank: int, subject: str, outcome: Outcome) -> RankOutcome:
         data_correct=outcome.data_correct,
         members=outcome.members,
         transport=outcome.transport,
+        told=outcome.told,
         failure=outcome.failure,
     )

@@ -7,14 +7,15 @@ joining, members check in at the store, so that a missing one is named instead o
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from preflight.probe.breadcrumbs import Trail
 from preflight.probe.messages import Task
+from preflight.probe.nccl import NcclGroup
 
 
 class RankMissing(Exception):  # noqa: N818 - a fact about a rank, not an error of ours
@@ -23,10 +24,6 @@ class RankMissing(Exception):  # noqa: N818 - a fact about a rank, not an error 
     def __init__(self, rank: int, timeout_s: float) -> None:
         self.rank = rank
         super().__init__(f"rank {rank} did not come to the rendezvous within {timeout_s:g} s")
-
-
-class Timeout(Exception):  # noqa: N818
-    """An operation did not end in time."""
 
 
 def connect_store(task: Task) -> Any:
@@ -44,7 +41,7 @@ def connect_store(task: Task) -> Any:
     return dist.PrefixStore(task.prefix, client)
 
 
-def check_in(store: Any, task: Task, rank: int) -> None:
+def check_in(store: Any, task: Task, rank: int, trail: Trail) -> None:
     """Say that we are here, and wait until all members are. Raises RankMissing, naming the first that isn't.
 
     A store that is lost meanwhile says nothing of any rank: what torch raises then (RuntimeError) passes.
@@ -53,6 +50,7 @@ def check_in(store: Any, task: Task, rank: int) -> None:
     deadline = time.monotonic() + task.timeout_s
     for member in task.probe.ranks:
         left_s = max(0.05, deadline - time.monotonic())
+        trail.at("rendezvous", peer=member)
         try:
             store.wait([f"here/{task.probe.subject}/{member}"], timedelta(seconds=left_s))
         except dist.DistStoreError as error:
@@ -106,72 +104,23 @@ class GlooGroup:
     def settle(self) -> None:
         """Nothing to wait for: gloo's operations are over when their wait() returns."""
 
+    def limit(self, timeout_s: float) -> None:
+        """How long one operation may take from now on."""
+        limit = getattr(self.group, "set_timeout", None) or self.group._set_default_timeout  # noqa: SLF001 - its older name
+        limit(timedelta(seconds=timeout_s))
+
     def close(self) -> None:
         """Leave the communicator."""
         self.group.shutdown()
 
 
-class NcclGroup:
-    """The members of one probe, one GPU each. Times with CUDA events on the stream; never blocks in a CUDA call that it can't leave."""
-
-    def __init__(self, store: Any, task: Task, rank: int) -> None:
-        self.device = torch.device("cuda", 0)
-        self.timeout_s = task.timeout_s
-        options = dist.ProcessGroupNCCL.Options()
-        options._timeout = timedelta(seconds=task.timeout_s)  # noqa: SLF001
-        index = task.probe.ranks.index(rank)
-        self.index, self.size = index, len(task.probe.ranks)
-        prefixed = dist.PrefixStore(f"group/{task.probe.subject}", store)
-        self.group = dist.ProcessGroupNCCL(prefixed, index, self.size, options)
-        self.transport = "NCCL"
-
-    def together(self, starts: list[Callable[[], Any]]) -> None:
-        """Start several point-to-point operations as one NCCL group."""
-        self.group._start_coalescing(self.device)  # noqa: SLF001 - what torch's batch_isend_irecv does
-        for start in starts:
-            start()
-        self.group._end_coalescing(self.device).wait()  # noqa: SLF001
-
-    def seconds(self, operation: Callable[[], None], repetitions: int) -> float:
-        """Seconds between two CUDA events around `repetitions` operations.
-
-        A tiny all_reduce on the same stream goes first, without a synchronisation after it, so that ranks start aligned.
-        """
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        self.group.allreduce([torch.zeros(1, device=self.device)]).wait()
-        begin.record()
-        for _ in range(repetitions):
-            operation()
-        end.record()
-        self.wait_for(end)
-        return float(begin.elapsed_time(end)) / 1e3
-
-    def wait_for(self, event: Any) -> None:
-        """Poll an event. Raises Timeout: a hung kernel never ends a blocking wait."""
-        deadline = time.monotonic() + self.timeout_s
-        while not event.query():
-            if time.monotonic() > deadline:
-                raise Timeout(f"no end within {self.timeout_s:g} s")
-            time.sleep(0.0002)
-
-    def settle(self) -> None:
-        """Wait until what is on the stream has ended, before its result is read. Raises Timeout."""
-        event = torch.cuda.Event()
-        event.record()
-        self.wait_for(event)
-
-    def close(self) -> None:
-        """Leave the communicator."""
-        with suppress(RuntimeError):
-            self.group.shutdown()
-
-
 Group = GlooGroup | NcclGroup
 
 
-def join(store: Any, task: Task, rank: int) -> Group:
+def join(store: Any, task: Task, rank: int, trail: Trail) -> Group:
     """Join the probe's communicator. Raises RankMissing, RuntimeError."""
-    check_in(store, task, rank)
+    check_in(store, task, rank, trail)
+    trail.at("joining")
     return NcclGroup(store, task, rank) if task.backend == "nccl" else GlooGroup(store, task, rank)
 
 

@@ -1,12 +1,12 @@
 """What agent, zygote and workers say to each other: one JSON document per packet of a local SOCK_SEQPACKET socket.
 
-Agent -> zygote: Spawn, with the new process's end of a socket pair as ancillary data. Zygote -> agent: ZygoteReady, Spawned, Exited.
+Agent -> zygote: Spawn, with the new process's end of a socket pair as ancillary data, and a worker's page of breadcrumbs. Zygote -> agent: ZygoteReady, Spawned, Exited.
 Agent -> worker: Task. Worker -> agent: WorkerReady, then one Outcome for each task. No pickle, no code, no paths.
 """
 
 import msgspec
 
-from preflight.model import Failure, Probe, Samples
+from preflight.model import Failure, Probe, Samples, Transport
 
 MAX_PACKET_BYTES = 128 * 1024  # below the kernel's default send buffer (208 KiB), so that one send is one packet
 
@@ -64,8 +64,10 @@ FromZygote = ZygoteReady | ZygoteFailed | Spawned | SpawnFailed | Exited
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task", forbid_unknown_fields=True):
-    """Run one probe, as one of its ranks. `prefix` is fresh for each attempt. `timeout_s` bounds the rendezvous, and each operation.
+    """Run one probe, as one of its ranks. `prefix` is fresh for each attempt. `store_port` 0: there is no rendezvous server; a rank alone needs none.
 
+    Deadlines of the stages, in seconds: `timeout_s` of the rendezvous, `first_s` of the first operation, `floor_s` of a window at least (else three times what is expected);
+    `stop_s`: begin no further window after that, by CLOCK_MONOTONIC, which agent and worker share: the answer must come before the agent's deadline.
     `num_tasks`: how many ranks take part in the whole round (they start together). `align`: whether to wait for them.
     """
 
@@ -79,6 +81,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, tag="task", forbid_unknown
     address: str
     num_tasks: int
     align: bool
+    first_s: float
+    floor_s: float
+    stop_s: float
 
 
 class WorkerReady(msgspec.Struct, frozen=True, kw_only=True, tag="worker_ready"):
@@ -96,13 +101,14 @@ class WorkerFailed(msgspec.Struct, frozen=True, kw_only=True, tag="worker_failed
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
-    """What one rank saw of one task."""
+    """What one rank saw of one task. It is sent before the communicator is left. `told`: what its NCCL said, None: no NCCL ran."""
 
     number: int
     samples: Samples | None = None
     data_correct: bool | None = None
     members: tuple[int, ...] = ()
     transport: str | None = None
+    told: Transport | None = None
     failure: Failure | None = None
 
 

@@ -43,7 +43,7 @@ def _import_everything() -> dict[str, str]:
     )  # its warnings carry C++ stack frames whenever a peer vanishes
     import torch
 
-    from preflight.probe import backends, collectives, store_host, timing, worker  # noqa: F401
+    from preflight.probe import alone, backends, collectives, nccl, store_host, timing, worker  # noqa: F401
 
     versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
     if torch.version.cuda:
@@ -121,7 +121,7 @@ class _Zygote:
             else:
                 from preflight.probe.worker import work
 
-                work(channel, spawn.rank or 0, spawn.gpu)
+                work(channel, spawn.rank or 0, spawn.gpu, descriptors[1] if len(descriptors) > 1 else None)
             status = 0
         except BaseException as error:  # noqa: BLE001 - nothing may run the parent's code after a fork
             with contextlib.suppress(Exception):

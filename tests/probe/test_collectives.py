@@ -47,12 +47,17 @@ class ModelGroup:
         self.wire, self.index, self.size = wire, index, wire.size
         self.corrupt = corrupt
         self.runs = 0
+        self.lose: int | None = None
+        self.before: dict = {}
         self.group = self
         self.sending: dict = {}
         self.receiving: dict = {}
 
     def spoil(self, tensor) -> None:
         self.runs += 1
+        if self.index == 0 and self.runs == self.lose:
+            tensor.copy_(self.before[id(tensor)])
+        self.before[id(tensor)] = tensor.clone()
         if self.index == 0 and self.runs == self.corrupt:
             tensor[len(tensor) // 2] += BIT
 
@@ -62,11 +67,29 @@ class ModelGroup:
         self.spoil(tensors[0])
         return Done()
 
-    def alltoall_base(self, received, sent, _out, _in) -> Done:
-        part = len(sent) // self.size
+    def alltoall_base(self, received, sent, into, out) -> Done:
+        rows = self.wire.exchange(self.index, (sent.clone(), out or [len(sent) // self.size] * self.size))
+        at = 0
+        for sender, (row, lengths) in enumerate(rows):
+            begin, length = sum(lengths[: self.index]), lengths[self.index]
+            assert not into or into[sender] == length
+            received[at : at + length] = row[begin : begin + length]
+            at += length
+        assert at == len(received)
+        self.spoil(received)
+        return Done()
+
+    def _allgather_base(self, received, sent) -> Done:
+        import torch
+
+        received.copy_(torch.cat(self.wire.exchange(self.index, sent.clone())))
+        self.spoil(received)
+        return Done()
+
+    def _reduce_scatter_base(self, received, sent, _options) -> Done:
         rows = self.wire.exchange(self.index, sent.clone())
-        for sender, row in enumerate(rows):
-            received[sender * part : (sender + 1) * part] = row[self.index * part : (self.index + 1) * part]
+        part = len(received)
+        received.copy_(sum(rows[1:], rows[0])[self.index * part : (self.index + 1) * part])
         self.spoil(received)
         return Done()
 
@@ -77,23 +100,40 @@ class ModelGroup:
         self.receiving[sender] = tensors[0]
 
     def together(self, starts) -> None:
+        self.sending, self.receiving = {}, {}
         for start in starts:
             start()
         letters = self.wire.exchange(self.index, dict(self.sending))
         for sender, buffer in self.receiving.items():
             buffer.copy_(letters[sender][self.index])
-        self.spoil(next(iter(self.receiving.values())))
+        if self.receiving:
+            self.spoil(next(iter(self.receiving.values())))
 
 
-def after(collective: str, size: int, runs: int, *, num_elements: int = 24, corrupt: int | None = None) -> list[bool]:
-    """What each rank's check says after so many runs."""
+EXCHANGES = ["all_gather", "reduce_scatter", "all_to_all", "send_recv"]  # out of place
+EVERY = ["all_reduce", *EXCHANGES]
+
+
+def after(
+    collective: str,
+    size: int,
+    runs: int,
+    *,
+    num_elements: int = 24,
+    corrupt: int | None = None,
+    lose: int | None = None,
+    split: tuple[float, ...] = (),
+) -> list[bool]:
+    """What each rank's check says after so many runs. `lose`: the run in which nothing arrives at rank 0, which keeps what it had."""
     from preflight.probe.collectives import OPERATIONS
 
     wire = Wire(size)
     said: dict[int, bool] = {}
 
     def rank(index: int) -> None:
-        operation = OPERATIONS[collective](ModelGroup(wire, index, corrupt), num_elements)
+        group = ModelGroup(wire, index, corrupt)
+        group.lose = lose
+        operation = OPERATIONS[collective](group, num_elements, split)
         operation.fill()
         for _ in range(runs):
             operation.run()
@@ -111,7 +151,7 @@ def in_threads(size: int, work: Callable[[int], None]) -> None:
         thread.join(30)
 
 
-@pytest.mark.parametrize("collective", ["all_reduce", "all_to_all", "send_recv"])
+@pytest.mark.parametrize("collective", EVERY)
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
 def test_right_data_passes_on_every_rank(collective, size):
     assert after(collective, size, 1) == [True] * size
@@ -125,7 +165,7 @@ def test_sums_that_wrapped_around_are_still_right(size, runs):
     assert after("all_reduce", size, runs, num_elements=8) == [True] * size
 
 
-@pytest.mark.parametrize("collective", ["all_reduce", "all_to_all", "send_recv"])
+@pytest.mark.parametrize("collective", EVERY)
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_one_wrong_element_in_the_last_run_is_seen_by_its_rank_alone(collective, size):
     assert after(collective, size, 4, corrupt=4) == [False, *[True] * (size - 1)]
@@ -157,7 +197,7 @@ def test_data_never_becomes_all_zeros(size, limit):
     assert pow(size, (limit or 64) - 1, 2**32) != 0
 
 
-@pytest.mark.parametrize("collective", ["all_reduce", "all_to_all", "send_recv"])
+@pytest.mark.parametrize("collective", EVERY)
 def test_an_operation_that_does_nothing_is_wrong(collective):
     from preflight.probe.collectives import OPERATIONS
 
@@ -166,7 +206,7 @@ def test_an_operation_that_does_nothing_is_wrong(collective):
     assert not operation.check(1)
 
 
-@pytest.mark.parametrize("collective", ["all_reduce", "all_to_all", "send_recv"])
+@pytest.mark.parametrize("collective", EVERY)
 def test_a_message_smaller_than_the_group_still_says_something(collective):
     assert after(collective, 4, 2, num_elements=1) == [True] * 4
     assert after(collective, 4, 2, num_elements=1, corrupt=2)[0] is False
@@ -182,3 +222,56 @@ def test_what_two_ranks_send_differs():
     assert all(not torch.equal(a, b) for i, a in enumerate(patterns) for b in patterns[:i])
     assert all((p != p.roll(shift)).any() for p in patterns[:3] for shift in (1, 2, 64, 128, 256))
     assert all(int(p.max()) < 2**9 for p in patterns)
+
+
+@pytest.mark.parametrize("collective", EXCHANGES)
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("runs", [2, 5, 9])
+def test_one_wrong_element_in_the_run_before_the_last_is_seen_too(collective, size, runs):
+    """The last run brings right data to another buffer, and can't hide it."""
+    assert after(collective, size, runs, corrupt=runs - 1) == [False, *[True] * (size - 1)]
+
+
+@pytest.mark.parametrize("collective", EXCHANGES)
+def test_any_of_the_last_four_runs_of_small_messages_is_verified(collective):
+    assert [after(collective, 2, 8, corrupt=run)[0] for run in range(1, 9)] == [True] * 4 + [False] * 4
+
+
+@pytest.mark.parametrize("collective", EXCHANGES)
+@pytest.mark.parametrize("lost", [5, 6, 8])
+def test_a_run_that_brings_nothing_leaves_data_of_an_earlier_one_which_is_seen(collective, lost):
+    assert after(collective, 2, 8, lose=lost)[0] is False
+
+
+@pytest.mark.parametrize("split", [(0.5, 0.5), (0.9, 0.1), (0.3, 0.3, 0.4), (0.0, 1.0, 0.0, 0.0)], ids=str)
+def test_a_skewed_all_to_all_sends_each_member_its_share(split):
+    size = len(split)
+    assert after("all_to_all", size, 3, num_elements=100, split=split) == [True] * size
+    assert after("all_to_all", size, 3, num_elements=100, split=split, corrupt=3)[0] is False
+
+
+def test_a_one_way_send_is_verified_by_its_receiver():
+    assert after("send", 2, 3) == [True, True]
+    assert after("send", 2, 3, corrupt=1) == [True, True]  # rank 0 sends, and receives nothing that could be wrong
+
+
+def test_what_all_positions_and_senders_carry_differs():
+    import torch
+
+    from preflight.probe.collectives import STEP, VIEWS, stamp
+
+    cpu = torch.device("cpu")
+    assert len(stamp(0, 50_000, 3, cpu).unique()) == 50_000
+    senders = torch.stack([stamp(0, 1000, seed, cpu) for seed in range(200)])
+    assert all(len(column.unique()) == 200 for column in senders.T[:50])
+    whole = stamp(0, 1000, 7, cpu)
+    assert all((whole[: -STEP * view] != whole[STEP * view :]).all() for view in range(1, VIEWS))
+    assert torch.equal(stamp(200, 100, 7, cpu), whole[200:300])
+
+
+def test_the_last_views_and_buffers_have_no_common_divisor():
+    """Otherwise a buffer would get the same data each time, and data that never came would look right."""
+    from preflight.probe.collectives import FEW_BUFFERS, MANY_BUFFERS, VIEWS
+
+    assert MANY_BUFFERS % VIEWS
+    assert FEW_BUFFERS % VIEWS

@@ -16,6 +16,7 @@ class Rank:
         self.index, self.size = (0, 2) if told is None else (1, 2)
         self.group = self
         self.repetitions: list[int] = []
+        self.limits: list[float] = []
 
     def broadcast(self, tensors, _options):
         if self.told is not None:
@@ -27,6 +28,9 @@ class Rank:
 
     def settle(self) -> None:
         return
+
+    def limit(self, timeout_s: float) -> None:
+        self.limits.append(timeout_s)
 
     def seconds(self, operation, repetitions: int) -> float:
         self.repetitions.append(repetitions)
@@ -48,10 +52,12 @@ def operation(*, wrong_check: int | None = None, max_runs: int | None = None, lo
     return Operation(fill=lambda: log.append("fill"), run=lambda: log.append("run"), check=check, max_runs=max_runs)
 
 
-def timed(rank: Rank, loop_s: float = 0.0, **facts):
-    from preflight.probe.timing import time_operation
+def timed(rank: Rank, loop_s: float = 0.0, *, stop_s: float = float("inf"), **facts):
+    from preflight.probe.breadcrumbs import Trail
+    from preflight.probe.timing import Patience, time_operation
 
-    return time_operation(rank, operation(**facts), loop_s)
+    patience = Patience(first_s=7.0, floor_s=4.0, stop_s=stop_s)
+    return time_operation(rank, operation(**facts), loop_s, patience, Trail(None, 0))
 
 
 def test_the_shortest_loop_still_gives_three_windows_beside_first_call_and_warm_up():
@@ -82,8 +88,8 @@ def test_an_endless_loop_ends_after_the_most_windows():
 
 
 def test_other_ranks_do_as_the_first_one_says():
-    """A window of 5, then two windows, whatever their own clocks say."""
-    rank = Rank(each_s=1.0, told=[5, 0, 0, 1])
+    """Three to warm up, a window of 5, then two windows, whatever their own clocks say."""
+    rank = Rank(each_s=1.0, told=[3, 5, 0, 0, 1])
     result = timed(rank, loop_s=3600)
     assert result.window == 5
     assert rank.repetitions == [1, 3, 5, 5]
@@ -108,3 +114,49 @@ def test_buffers_are_filled_anew_before_all_that_is_verified():
         else:
             assert entry == f"check {runs}"
     assert len([entry for entry in log if entry.startswith("check")]) == 5
+
+
+def test_on_a_link_so_slow_that_little_fits_one_operation_warms_up_and_one_window_is_timed():
+    import time
+
+    rank = Rank(each_s=3.0)
+    result = timed(rank, loop_s=60, stop_s=time.monotonic())
+    assert rank.repetitions == [1, 1, 1]
+    assert result.durations_s == [3.0]
+
+
+def test_each_stage_has_its_own_deadline():
+    """The first operation its own, then three times what a window should take, but never less than the floor."""
+    rank = Rank(each_s=0.001)
+    timed(rank)
+    assert rank.limits == [7.0, 4.0]
+    rank = Rank(each_s=1.9)
+    timed(rank)
+    assert rank.limits == pytest.approx([7.0, 5.7])
+    assert rank.repetitions[0] == 1
+
+
+def test_the_trail_tells_each_operation_of_a_window():
+    from preflight.probe.breadcrumbs import Trail
+    from preflight.probe.timing import Patience, time_operation
+
+    trail = Trail(None, 0)
+    seen: list[tuple[str, int]] = []
+
+    class Spy(Rank):
+        def seconds(self, operation, repetitions: int) -> float:
+            def spied() -> None:
+                operation()
+                seen.append((trail.stage, trail.operation))
+
+            return super().seconds(spied, repetitions)
+
+    time_operation(Spy(each_s=0.005), operation(), 0, Patience(first_s=1, floor_s=1, stop_s=0), trail)
+    assert seen == [
+        ("first operation", 1),
+        ("warm-up", 1),
+        ("warm-up", 1),
+        ("warm-up", 1),
+        ("operation", 1),
+        ("operation", 2),
+    ]
