@@ -7,8 +7,9 @@ by two pairs at once. Groups are timed alone, then all groups of their axis toge
 from preflight.probe.schedule.agenda import Agenda
 from preflight.probe.schedule.alone import alone_probe
 from preflight.probe.schedule.asks import ask_probe, pack_asks
+from preflight.probe.schedule.axes import AXIS_COLLECTIVE
 from preflight.probe.schedule.circle import circle_rounds
-from preflight.probe.schedule.groups import AXIS_COLLECTIVE, group_probe, group_rounds, together
+from preflight.probe.schedule.groups import group_probe, group_rounds, together
 from preflight.probe.schedule.pairs import pair_rounds
 from preflight.probe.schedule.position import fingerprint_of, new_position
 from preflight.probe.schedule.probes import (

@@ -1,24 +1,38 @@
 """What is left to do in a run, the most telling first. Pure: no clock; the coordinator says what is left of the budget and what rounds cost.
 
-agenda = Agenda(plan, backend, ends, position=position, share_machine=False)
-while (probes := agenda.next_round(left_s)) is not None:
-    ...                                   # run them
-    agenda.done(probes, seconds)
-    if agenda.judging_due:
-        agenda.ask(localise(ends, shots).asks)
+Order: each GPU by itself; pairs inside nodes, then of tensor-parallel groups that leave theirs; the first rounds between nodes and a repetition, from which the localiser learns the
+noise. Then it is judged. What the localiser asks for comes next; groups alone and together, at a large size and at the plan's own, mixed, skewed; on few nodes, unlike slots; repetitions;
+the rest of the tournament, after each further five rounds of which it is judged again.
+
+The coordinator's loop: `next_round` until it gives None; each round that was run, as a whole or in part, is reported to `done`; when `judging_due`, `ask` for what the localiser wants.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from preflight.model import Inventory, Measurement, Plan
+import msgspec
+
+from preflight.model import Inventory, Measurement, Plan, Probe
 from preflight.model.localisation import Ask, Ends
+from preflight.model.measurement import median
 from preflight.model.position import Position
 from preflight.model.report import Coverage
-from preflight.probe.schedule.probes import Round
+from preflight.probe.schedule.asks import ask_probe, can_run, pack_asks
+from preflight.probe.schedule.coverage import coverage_of
+from preflight.probe.schedule.pair_stages import Rounds
+from preflight.probe.schedule.position import resumed, scan_text
+from preflight.probe.schedule.probes import Round, seconds_of
+from preflight.probe.schedule.stages import PAIRS, Stage, Stages, pass_rounds, rest_rounds
+from preflight.probe.schedule.strata import FIRST_ROUNDS
+
+FOLLOW_UPS, PAIR_FOLLOW_UPS = 2, 4  # batches of asks: of any kind, then of pairs alone
+ASK_ROUNDS = 8  # of one batch; what is beyond, the localiser asks for again if it still wants it
+NOISE_ROUNDS = 1  # repeated before anything is judged; on few nodes all
+SURE, SPARE_S = 1.5, 1.0  # a round fits if so many times its measured cost, and a second, are left
+UNSURE, UNSURE_SPARE_S = 3.0, 2.0  # the same by an estimate
 
 
 class Agenda:
-    """The rounds of one run."""
+    """The rounds of one run. `position`: where the last run over these nodes stopped. `share_machine`: all "nodes" are one machine. `inventory`: GPUs in MIG mode are left out."""
 
     def __init__(
         self,
@@ -30,35 +44,123 @@ class Agenda:
         share_machine: bool = False,
         inventory: Inventory | None = None,
     ) -> None:
-        raise NotImplementedError
+        self._plan, self._backend, self._ends = plan, backend, ends
+        self._barred = _barred(plan, inventory)
+        self._start, self._tournament = resumed(position, ends)
+        self._position = self._start
+        stages = Stages(plan, backend, ends, share_machine=share_machine)
+        self._small = stages.small
+        at = self._start
+        first, kinds = pass_rounds(self._tournament, at.inside, at.across, whole=self._small)
+        rest, rest_kinds = rest_rounds(self._tournament, at.inside + sum(kinds), at.across + len(kinds) - sum(kinds))
+        noise = first.count if self._small else min(first.count, NOISE_ROUNDS)
+        again = Rounds(noise, lambda number: first.make(first.count - noise + number))
+        self._before = [*stages.gpus(), *stages.near(), stages.pairs(first, self._counting(kinds)), stages.pairs(again)]
+        self._asked: list[Stage] = []
+        self._rest = stages.pairs(rest, self._counting(rest_kinds))
+        once_more = Rounds(first.count - noise, first.make)
+        self._after = [*stages.groups(0), *stages.unlike(), *stages.repeats(once_more), self._rest]
+        self._costs: dict[str, list[float]] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._running: tuple[Stage, Callable[[], None]] | None = None
+        self._due, self._batches, self._unseen = False, 0, 0
 
     @property
     def position(self) -> Position:
-        """Where the next run goes on."""
-        raise NotImplementedError
+        """Where the next run over these nodes goes on."""
+        return self._position
 
     @property
     def planned_s(self) -> float:
-        """What everything that is still to do takes, seconds, roughly; for progress."""
-        raise NotImplementedError
+        """What all that is still to do takes, seconds, roughly; for progress. The tournament over many nodes makes it far more than a run has."""
+        heads = ((stage, stage.peek()) for stage in self._all())
+        return sum(stage.left * self._cost_s(stage.kind, head) for stage, head in heads if head)
 
     @property
     def judging_due(self) -> bool:
-        """Whether the localiser should look now, and `ask` be called with what it wants to know."""
-        raise NotImplementedError
+        """Whether the localiser should look now, and `ask` be called with what it wants to know (nothing, if nothing)."""
+        return self._due and self._batches < FOLLOW_UPS + PAIR_FOLLOW_UPS
 
     def next_round(self, left_s: float) -> Round | None:
-        """The most telling round that fits into what is left; None: nothing does, or all is done."""
-        raise NotImplementedError
+        """The most telling round that fits into what is left, else a cheaper one; None: nothing fits, or all is done. Its ranks are disjoint, its keys new in this run."""
+        for stage in self._all():
+            head = stage.peek()
+            if head and self._needed_s(stage.kind, head) <= left_s:
+                self._running = stage, stage.take()
+                probes = tuple(probe for probe in head if not self._barred.intersection(probe.ranks))
+                if probes:
+                    return tuple(self._numbered(probe) for probe in probes)
+                self.done((), 0)
+                return self.next_round(left_s)
+        return None
 
     def done(self, probes: Round, seconds: float) -> None:
-        """The round that next_round gave last was run (as a whole or in part) and took so long."""
-        raise NotImplementedError
+        """The round that next_round gave last was run, as a whole or in part, and took so long: its own time, without repetitions after failures."""
+        if self._running is None:
+            return
+        stage, count = self._running
+        self._running = None
+        if probes:
+            self._costs.setdefault(stage.kind, []).append(seconds)
+        count()
+        self._unseen += stage is self._rest
+        if stage in self._before:
+            self._due = all(other.peek() is None for other in self._before)
+        elif stage in self._asked:
+            self._due = stage.peek() is None
+        elif self._unseen >= FIRST_ROUNDS:
+            self._due = True
 
     def ask(self, asks: Sequence[Ask]) -> None:
-        """Probes that the localiser wants next; empty: none."""
-        raise NotImplementedError
+        """Probes that the localiser wants next; empty: none. FOLLOW_UPS batches of any kind are run, then PAIR_FOLLOW_UPS of pairs; what can't be run is left out."""
+        self._due, self._unseen = False, 0
+        wanted = [ask for ask in asks if can_run(ask) and max(ask.a, ask.b) < len(self._ends.node)]
+        if self._batches >= FOLLOW_UPS:
+            wanted = [ask for ask in wanted if ask.a != ask.b]
+        if not wanted or self._batches >= FOLLOW_UPS + PAIR_FOLLOW_UPS:
+            return
+        self._batches += 1
+        packed = pack_asks(wanted)[:ASK_ROUNDS]
+        rounds = [tuple(ask_probe(ask, self._backend) for ask in asks) for asks in packed]
+        self._asked = [stage for stage in self._asked if stage.left]
+        self._asked.append(Stage(PAIRS, len(rounds), lambda number: rounds[number]))
 
     def coverage(self, measurements: Iterable[Measurement]) -> Coverage:
-        """How much of what is planned these measured."""
-        raise NotImplementedError
+        """How much of what is planned these measured, and how far the tournament over all pairs of nodes has come."""
+        scan = scan_text(self._start, self._position, self._tournament)
+        return coverage_of(self._plan, self._ends, measurements, all_slots=self._small, scan=scan)
+
+    def _all(self) -> list[Stage]:
+        return [*self._before, *self._asked, *self._after]
+
+    def _counting(self, kinds: Sequence[bool]) -> Callable[[int], None]:
+        """Moves the position on by a round of the tournament: inside leaves, where `kinds` says so."""
+
+        def count(number: int) -> None:
+            at = self._position
+            within = kinds[number]
+            self._position = msgspec.structs.replace(at, inside=at.inside + within, across=at.across + (not within))
+
+        return count
+
+    def _cost_s(self, kind: str, probes: Round) -> float:
+        return median(self._costs[kind]) if kind in self._costs else seconds_of(probes)
+
+    def _needed_s(self, kind: str, probes: Round) -> float:
+        """What must be left for a round to be begun."""
+        cost_s = self._cost_s(kind, probes)
+        return SURE * cost_s + SPARE_S if kind in self._costs else UNSURE * cost_s + UNSURE_SPARE_S
+
+    def _numbered(self, probe: Probe) -> Probe:
+        """The probe with the number of times that the same was given before."""
+        same = (probe.subject, probe.collective, probe.mode, probe.size_name, probe.split)
+        repeat = self._numbers.get(same, 0)
+        self._numbers[same] = repeat + 1
+        return msgspec.structs.replace(probe, repeat=repeat) if repeat else probe
+
+
+def _barred(plan: Plan, inventory: Inventory | None) -> frozenset[int]:
+    """Ranks on GPUs in MIG mode, which take no part in NCCL's communication."""
+    mig = {gpu.uuid for node in inventory.nodes for gpu in node.gpus or () if gpu.mig_enabled} if inventory else set()
+    uuids = plan.placement.gpu_uuids or ()
+    return frozenset(rank for rank, uuid in enumerate(uuids) if uuid is not None and uuid in mig)
