@@ -1,7 +1,8 @@
 """Every rank answers, and reaches its partners.
 
-A rank that fails with two different partners, and not only across one route, is at fault. One that failed, and worked after its worker was replaced, is UNKNOWN: something
-stopped it, and a job would have hung there. Two ranks that fail with each other and work with others point at the path between them.
+A rank that fails with two different partners, and not only across one route, does not answer; so does one that fails twice in what it does alone. One that failed, and worked after its
+worker was replaced, is UNKNOWN: something stopped it, and a job would have hung there. Two ranks that fail with each other and work with others point at the path between them. Ranks that
+met, and whose message was not over at the deadline, are slow and not dead: a smaller message tells how slow. A partner of a rank that doesn't answer is never blamed for what it waited for.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,6 +12,7 @@ from preflight.model import Check, Evidence, Finding, Incident, Measurement, Par
 from preflight.model.hostlist import fold_numbers
 from preflight.model.plan import Rank
 
+LIMITS = {"slow_message_s": 1.0}  # ours: what takes longer is called slow, if it was not over at the deadline before
 _NAMED = {
     "worker_hung": "hung",
     "worker_died": "ended",
@@ -60,16 +62,18 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     else:
         yield from (_lost_node(node, incident, ranks, idle=True) for node, incident in idle.items())
     yield from (_lost_node(node, incident, ranks, idle=False) for node, incident in lost.items())
-    busy = {i.node for i in evidence.incidents if i.kind in {"agent_busy", "agent_refused", "agent_late"}}
+    busy = {
+        i.node for i in evidence.incidents if i.kind in {"agent_busy", "agent_refused", "agent_late", "agent_error"}
+    }
     judged = {rank.rank for rank in ranks if rank.node in lost or rank.node in idle or rank.node in busy}
-    stories = [_story(rank, evidence.incidents, evidence.measurements) for rank in ranks if rank.rank not in judged]
+    stories = _stories([rank for rank in ranks if rank.rank not in judged], evidence, ranks)
     persisting = {subject for subject, tries in _by_subject(evidence.measurements).items() if _persists(tries)}
     for story in stories:
         finding = _rank(story, persisting, ranks)
         if finding is not None:
             judged.add(story.rank.rank)
             yield finding
-    yield from _paths(evidence.measurements, judged)
+    yield from _paths(evidence, judged, ranks, evidence.limits("reachable", LIMITS))
     yield from _others(evidence.incidents)
     good = [story.rank for story in stories if story.rank.rank not in judged and not story.troubles]
     if good:
@@ -82,17 +86,48 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _story(rank: Rank, incidents: Iterable[Incident], measurements: Iterable[Measurement]) -> _Story:
-    # a budget that ended is nobody's fault
-    mine = tuple(i for i in incidents if i.rank == rank.rank and i.kind != "budget_ended")
-    own = tuple(m for m in measurements if rank.rank in m.probe.ranks)
-    keys = {incident.probe for incident in mine}
+def _stories(wanted: Sequence[Rank], evidence: Evidence, placed: Sequence[Rank]) -> list[_Story]:
+    """What happened to each rank. What one only suffered together with a rank that doesn't answer is that one's trouble alone."""
+    incidents: dict[int, list[Incident]] = {}
+    for incident in evidence.incidents:
+        if incident.rank is not None and incident.kind != "budget_ended":  # a budget that ended is nobody's fault
+            incidents.setdefault(incident.rank, []).append(incident)
+    own: dict[int, list[Measurement]] = {}
+    for measurement in evidence.measurements or ():
+        for rank in measurement.probe.ranks:
+            own.setdefault(rank, []).append(measurement)
+    stories = [_story(rank, incidents.get(rank.rank, ()), own.get(rank.rank, ())) for rank in wanted]
+    silent = {story.rank.rank for story in stories if _does_not_answer(story, placed)}
+    return [story if story.rank.rank in silent else _without(story, silent) for story in stories]
+
+
+def _story(rank: Rank, incidents: Sequence[Incident], own: Sequence[Measurement]) -> _Story:
+    keys = {incident.probe for incident in incidents}
     troubles = tuple(
         i
         for i, m in enumerate(own)
-        if m.failure and m.failure.kind != "not_run" and (m.failure.rank == rank.rank or m.probe.key in keys)
+        if m.failure
+        and m.failure.kind != "not_run"
+        and (m.failure.rank == rank.rank or m.probe.key in keys or m.probe.ranks == (rank.rank,))
     )
-    return _Story(rank, mine, own, troubles)
+    return _Story(rank, tuple(incidents), tuple(own), troubles)
+
+
+def _without(story: _Story, silent: set[int]) -> _Story:
+    """A rank's story without what only its partner's silence did to it; what its own agent saw of it stays."""
+    keys = {incident.probe for incident in story.incidents}
+    kept = tuple(
+        i for i in story.troubles if story.own[i].probe.key in keys or not silent.intersection(story.own[i].probe.ranks)
+    )
+    return story._replace(troubles=kept)
+
+
+def _does_not_answer(story: _Story, placed: Sequence[Rank]) -> bool:
+    """Whether it failed to the end, with two partners and across more than one route, or twice in what it does alone."""
+    if story.recovered or not story.troubles:
+        return False
+    alone = [i for i in story.troubles if len(story.own[i].probe.ranks) == 1]
+    return len(alone) > 1 or (len(story.partners - {()}) > 1 and not _one_route(story, placed))
 
 
 def _idle_nodes(incidents: Iterable[Incident], ranks: Iterable[Rank]) -> Iterator[tuple[str, Incident]]:
@@ -149,13 +184,13 @@ def _rank(story: _Story, persisting: set[str], placed: Sequence[Rank]) -> Findin
         return None  # it fails with the same partners only: that is what to look at
     texts = "; ".join(dict.fromkeys([i.text for i in mine] or [m.failure.text for m in bad if m.failure]))
     short = not started and any(words in texts for words in _LIMITS)
-    certain = (not started and not short) or (
-        not story.recovered and len(story.partners) > 1 and not _one_route(story, placed)
-    )
+    silent = _does_not_answer(story, placed)
+    certain = (not started and not short) or silent
     often = f" {len(bad)} times" if len(bad) > 1 else " once"
     when = f" ({mine[0].phase}, {mine[0].at_s:.1f} s after the start)" if mine else ""
     with_whom = f", with {len(story.partners)} different partners" if len(story.partners) > 1 else ""
     happened = ", ".join(dict.fromkeys(_NAMED.get(i.kind, i.kind) for i in mine)) or "did not come"
+    happened = f"does not answer: it {happened}" if silent else happened
     told = f"rank {rank.rank} on {rank.node} {happened}{often}{when}{with_whom}"
     verdict, blames = Verdict.UNKNOWN, None
     if certain:
@@ -217,37 +252,79 @@ def _persists(tries: Sequence[Measurement]) -> bool:
     return tries[-1].failure is not None and len([m for m in tries if m.failure]) > 1
 
 
-def _paths(measurements: Sequence[Measurement], judged: set[int]) -> Iterator[Finding]:
-    """Pairs and groups that failed and blame none of their ranks."""
-    by_subject = _by_subject(measurements)
+def _paths(evidence: Evidence, judged: set[int], placed: Sequence[Rank], limits: dict[str, float]) -> Iterator[Finding]:
+    """Pairs and groups that failed, or were too slow for their message, and blame none of their ranks."""
+    by_subject, worked = _by_subject(evidence.measurements or ()), _at_work(evidence.measurements or ())
     for subject, tries in by_subject.items():
         failures = [m.failure for m in tries if m.failure]
         ranks = tries[0].probe.ranks
-        if not failures or judged.intersection(ranks):
+        if not failures or judged.intersection(ranks) or len(ranks) == 1:
             continue
-        proven = all(_works_elsewhere(rank, subject, by_subject) for rank in ranks)
-        blamed = _persists(tries) and proven and tries[0].probe.axis is None
+        slow = _slow(tries, limits)
+        proven = all(_works_elsewhere(rank, ranks, worked, placed) for rank in ranks)
+        bad = len(slow) > 1 or (not slow and _persists(tries))
+        blamed = bad and proven and tries[0].probe.axis is None
         remedy = "it worked when it was repeated: run again if it matters"
-        if _persists(tries):
+        if bad:
             remedy = "look at the route between its ranks (firewall, interface, cable)"
             remedy = f"its ranks work with others: {remedy}" if proven else f"run again, and {remedy}"
-        elif tries[-1].failure:
+        elif tries[-1].failure or slow:
             remedy = "run again: there was no chance to repeat it"
         yield Finding(
             check="reachable",
             subject=subject,
-            verdict=Verdict.FAIL if blamed else Verdict.UNKNOWN if tries[-1].failure else Verdict.WARN,
-            observed=f"{subject} failed {len(failures)} of {len(tries)} times: {failures[-1].text}",
-            expected="every pair and group that is asked for can be joined",
+            verdict=Verdict.FAIL if blamed else Verdict.UNKNOWN if slow or tries[-1].failure else Verdict.WARN,
+            observed=_how_slow(subject, tries, slow)
+            if slow
+            else f"{subject} failed {len(failures)} of {len(tries)} times: {failures[-1].text}",
+            expected="a message of this size within the deadline"
+            if slow
+            else "every pair and group that is asked for can be joined",
             remedy=remedy,
             blames=Part(kind="link", name=subject, confidence="likely") if blamed else None,
-            evidence=tuple(m.probe.key for m in tries if m.failure),
+            evidence=tuple(m.probe.key for m in tries if m.failure or m in slow),
         )
 
 
-def _works_elsewhere(rank: int, subject: str, by_subject: dict[str, list[Measurement]]) -> bool:
+def _slow(tries: Sequence[Measurement], limits: dict[str, float]) -> list[Measurement]:
+    """The smaller messages after the last whole one, if that was not over in time and at their rate the next wouldn't be either."""
+    last = max((i for i, m in enumerate(tries) if m.probe.size_name != "smaller"), default=0)
+    whole = tries[last]
+    if whole.failure is None or whole.failure.rank is not None:
+        return []
+    after = [m for m in tries[last + 1 :] if m.algbw_bytes_per_s]
+    rates = [m.algbw_bytes_per_s for m in after if m.algbw_bytes_per_s]
+    return after if rates and whole.probe.size_bytes / rates[-1] >= limits["slow_message_s"] else []
+
+
+def _how_slow(subject: str, tries: Sequence[Measurement], slow: Sequence[Measurement]) -> str:
+    late = [m for m in tries if m.failure]
+    rate, size = slow[-1].algbw_bytes_per_s or 0.0, slow[-1].probe.size_bytes
+    return (
+        f"{subject} is slow, not dead: {late[-1].probe.size_bytes:,} bytes were not over at the deadline ({len(late)} of {len(tries)} tries); "
+        f"{size:,} bytes went at {rate / 1e6:.3g} MB/s"
+    )
+
+
+def _at_work(measurements: Iterable[Measurement]) -> dict[int, list[tuple[int, ...]]]:
+    """Rank -> the ranks of each probe at full size in which it worked."""
+    worked: dict[int, list[tuple[int, ...]]] = {}
+    for m in measurements:
+        if m.samples and len(m.probe.ranks) > 1 and m.probe.size_name != "smaller":
+            for rank in m.probe.ranks:
+                worked.setdefault(rank, []).append(m.probe.ranks)
+    return worked
+
+
+def _works_elsewhere(
+    rank: int, ranks: Sequence[int], worked: dict[int, list[tuple[int, ...]]], placed: Sequence[Rank]
+) -> bool:
+    """Whether a rank works with others than these; if these sit on several nodes and there are more, with one of a node that isn't theirs."""
+    theirs = {placed[other].node for other in ranks}
+    more = len(theirs) > 1 and any(place.node not in theirs for place in placed)
     return any(
-        m.samples for other, tries in by_subject.items() if other != subject for m in tries if rank in m.probe.ranks
+        set(others) != set(ranks) and (not more or any(placed[other].node not in theirs for other in others))
+        for others in worked.get(rank, ())
     )
 
 
@@ -267,6 +344,11 @@ _OF_NO_RANK = {
         "an answer did not come in time, and yet the agent is there",
         "an answer in time",
         "run again: a node under heavy load does this, or a coordinator that was itself stopped for a while",
+    ),
+    "agent_error": (
+        "the agent is there and could not do what it was asked to",
+        "an agent that can do it",
+        "look at the agent's log on that node; a version other than the coordinator's does this",
     ),
     "agent_refused": (
         "the agent does not take our signature",
@@ -309,4 +391,5 @@ CHECK = Check(
     remedy="look at the rank's node; where only one route fails, at firewalls, interfaces and the cable",
     uses=("plan", "measurements"),
     judge=judge,
+    limits=LIMITS,
 )

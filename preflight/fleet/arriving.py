@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from preflight.errors import WorldError
 from preflight.fleet import api
 from preflight.fleet.local import Address
-from preflight.fleet.replies import failed, gather_calls, kind_of, renamed
+from preflight.fleet.replies import failed, gather_calls, kind_of, lost_kind, renamed
 from preflight.fleet.state import RunState
 from preflight.fleet.world import ClientFactory
 from preflight.model import Incident, Node
@@ -46,7 +46,7 @@ async def discover(state: RunState, factory: ClientFactory) -> None:
             state.clients[address.name] = client
         else:
             state.nodes.append(Node(name=address.name, gpu_note="the agent could not be asked"))
-            kind = kind_of(reply, "agent_lost")
+            kind = kind_of(reply, lost_kind(reply))
             state.note(Incident(kind=kind, text=str(reply), phase="", at_s=0, node=address.name))
     if not state.clients:
         raise WorldError("no agent answered:\n  " + "\n  ".join(i.text for i in state.incidents[:8]))

@@ -37,6 +37,11 @@ def kind_of(error: Exception, otherwise: IncidentKind) -> IncidentKind:
     return known.get(type(error), otherwise)
 
 
+def lost_kind(error: Exception) -> IncidentKind:
+    """Whether an agent that drops out is gone, which its node answers for, or there and unable, which says nothing of the node."""
+    return "agent_lost" if isinstance(error, NoAnswer) else "agent_error"
+
+
 async def failed(problem: str) -> None:
     """A call to an agent that never came up."""
     raise NoAnswer(problem)

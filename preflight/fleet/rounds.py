@@ -12,8 +12,9 @@ from types import MappingProxyType
 
 import msgspec
 
-from preflight.errors import AgentBusy, AnswerLate, TransportError
+from preflight.errors import AnswerLate, NoAnswer, TransportError
 from preflight.fleet import api
+from preflight.fleet.replies import kind_of, lost_kind
 from preflight.fleet.world import Client
 from preflight.model import Failure, Incident, Measurement, Probe
 from preflight.probe.schedule import Round, seconds_of
@@ -118,21 +119,24 @@ class RoundRunner:
     async def _host_store(
         self, nodes: Sequence[str], deadline_s: float, lost: dict[str, TransportError]
     ) -> tuple[str, api.StoreReply | None, list[Incident]]:
-        """Let the first node that can host the rendezvous; a node whose agent doesn't answer is lost."""
+        """Let the first node that can host the rendezvous; a node whose agent doesn't answer is lost. Ends soon after the deadline."""
         incidents: list[Incident] = []
-        request = api.StoreRequest(run_id=self.run_id, deadline_s=min(10.0, deadline_s))
+        began = self.clock()
         for node in nodes:
+            left_s = deadline_s - (self.clock() - began)
+            if left_s <= 0:
+                break
+            request = api.StoreRequest(run_id=self.run_id, deadline_s=min(10.0, left_s))
+            client = self.clients[node]
             try:
-                return (
-                    node,
-                    await self.clients[node].call_watched("/v1/store", request, api.StoreReply, request.deadline_s + 5),
-                    incidents,
-                )
+                store = await client.call_watched("/v1/store", request, api.StoreReply, request.deadline_s + 5)
             except TransportError as error:
-                if isinstance(error, AnswerLate) or await self.clients[node].is_there():
+                if isinstance(error, AnswerLate) or await client.is_there():
                     incidents.append(Incident(kind="store_lost", text=str(error), phase="", at_s=0, node=node))
                 else:
                     lost[node] = error
+            else:
+                return node, store, incidents
         return "", None, incidents + _lost(lost)
 
     async def _ask(
@@ -174,16 +178,20 @@ def merge(
     probe: Probe,
     outcomes: Mapping[tuple[int, str], api.RankOutcome],
     nodes: Mapping[int, str],
-    lost: Mapping[str, object],
+    lost: Mapping[str, TransportError],
     late: Mapping[str, object] = MappingProxyType({}),
 ) -> Measurement:
     """One measurement from what the ranks saw. If one failed, the failure that points at a rank says most."""
     seen = [outcomes[(rank, probe.subject)] for rank in probe.ranks if (rank, probe.subject) in outcomes]
     failures = [outcome.failure for outcome in seen if outcome.failure]
     for rank in probe.ranks:
-        if nodes[rank] in lost:
-            text = f"rank {rank} sits on {nodes[rank]}, whose agent was lost: {lost[nodes[rank]]}"
+        error = lost.get(nodes[rank])
+        if isinstance(error, NoAnswer):
+            text = f"rank {rank} sits on {nodes[rank]}, whose agent was lost: {error}"
             failures.insert(0, Failure(kind="no_answer", text=text, rank=rank))
+        elif error is not None:  # the node is there: what it could not do says nothing of its hardware
+            text = f"rank {rank} sits on {nodes[rank]}, whose agent can't take part: {error}"
+            failures.insert(0, Failure(kind="not_run", text=text, rank=rank))
         elif nodes[rank] in late:  # says nothing of the rank: the probe is repeated
             failures.append(Failure(kind="timed_out", text=f"{late[nodes[rank]]}"))
         elif (rank, probe.subject) not in outcomes:
@@ -207,19 +215,15 @@ def _vagueness(failure: Failure) -> tuple[bool, int]:
     return failure.rank is None, _MOST_TELLING.index(failure.kind)
 
 
-def _lost(lost: Mapping[str, object]) -> list[Incident]:
+def _lost(lost: Mapping[str, TransportError]) -> list[Incident]:
     return [
-        Incident(
-            kind="agent_busy" if isinstance(error, AgentBusy) else "agent_lost",
-            text=str(error),
-            phase="",
-            at_s=0,
-            node=node,
-        )
+        Incident(kind=kind_of(error, lost_kind(error)), text=str(error), phase="", at_s=0, node=node)
         for node, error in lost.items()
     ]
 
 
-def _nothing(probes: Round, failure: Failure, incidents: list[Incident], lost: Mapping[str, object]) -> RoundResult:
+def _nothing(
+    probes: Round, failure: Failure, incidents: list[Incident], lost: Mapping[str, TransportError]
+) -> RoundResult:
     measurements = tuple(Measurement(probe=probe, failure=failure) for probe in probes)
     return RoundResult(measurements=measurements, incidents=tuple(incidents), lost_nodes=tuple(lost))

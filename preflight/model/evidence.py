@@ -18,6 +18,7 @@ IncidentKind = Literal[
     "agent_busy",
     "agent_refused",
     "agent_late",
+    "agent_error",
     "worker_not_started",
     "worker_hung",
     "worker_died",

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from preflight.errors import AgentBusy, AnswerLate, TransportError
+from preflight.errors import AgentBusy, AnswerLate, NoAnswer, TransportError
 from preflight.fleet import api
 from preflight.fleet.rounds import RoundResult, RoundRunner, cut_short, merge, timeout_s
 from preflight.model import Failure, Incident, Measurement, Samples
@@ -27,7 +27,7 @@ def outcome(rank: int, *, probe=PAIR, failure: Failure | None = None, **changes)
     return api.RankOutcome(rank=rank, subject=probe.subject, **{**facts, **changes})
 
 
-def merged(*outcomes: api.RankOutcome, probe=PAIR, lost: dict[str, str] | None = None) -> Measurement:
+def merged(*outcomes: api.RankOutcome, probe=PAIR, lost: dict[str, TransportError] | None = None) -> Measurement:
     return merge(probe, {(o.rank, o.subject): o for o in outcomes}, NODES, lost or {})
 
 
@@ -69,7 +69,7 @@ def test_a_failed_probe_has_no_samples_even_if_one_rank_timed_it():
 
 def test_a_lost_agent_takes_the_blame_for_its_ranks():
     waited = Failure(kind="timed_out", text="rank 2 did not come", rank=2)
-    failure = merged(outcome(0, failure=waited), lost={"node1": "no sign of life"}).failure
+    failure = merged(outcome(0, failure=waited), lost={"node1": NoAnswer("no sign of life")}).failure
     assert (failure.kind, failure.rank) == ("no_answer", 2)
     assert "rank 2 sits on node1, whose agent was lost: no sign of life" in failure.text
 
@@ -141,7 +141,7 @@ class Said:
 
 
 STORE = api.StoreReply(address="127.0.0.1", port=9)
-GONE = TransportError("no answer")
+GONE = NoAnswer("no answer")
 
 
 def healthy(*ranks: int) -> dict[str, object]:
@@ -207,3 +207,58 @@ def test_an_agent_that_is_there_and_whose_answer_came_too_late_is_not_lost_and_n
 def test_an_agent_that_works_for_another_run_is_busy_not_lost():
     agents = Agents(node0=healthy(0), node1={"/v1/round": AgentBusy("works for run x")})
     assert [i.kind for i in run(agents).incidents] == ["agent_busy"]
+
+
+def test_an_agent_that_is_there_and_can_not_do_what_it_is_asked_to_says_nothing_of_its_node():
+    agents = Agents(node0=healthy(0), node1={"/v1/round": TransportError("the agent failed: KeyError")})
+    result = run(agents, alive=True)
+    assert [(i.kind, i.node) for i in result.incidents] == [("agent_error", "node1")]
+    assert result.lost_nodes == ("node1",)
+    assert (result.measurements[0].failure.kind, result.measurements[0].failure.rank) == ("not_run", 2)
+
+
+def test_a_round_whose_ranks_each_measure_alone_needs_no_rendezvous():
+    alone = tuple(make_probe((rank,), collective="host_to_device", subject=f"gpu {rank}") for rank in (0, 2))
+    answers = {
+        node: {"/v1/round": api.RoundReply(outcomes=(outcome(rank, probe=probe),))}
+        for node, rank, probe in (("node0", 0, alone[0]), ("node1", 2, alone[1]))
+    }
+    agents = Agents(**answers)
+    result = asyncio.run(RoundRunner("r", "gloo", NODES, agents.clients).run(alone, 30))
+    assert all(m.samples for m in result.measurements)
+    assert agents.asked == [("node0", "/v1/round"), ("node1", "/v1/round")]
+
+
+def test_each_node_is_sent_the_probes_that_it_takes_part_in_and_how_many_ranks_there_are():
+    agents = Agents(node0=healthy(0, 1), node1=healthy(2))
+    probes = (make_probe((0, 2)), make_probe((1, 3)))
+    nodes = {0: "node0", 1: "node1", 2: "node1", 3: "node2"}
+    agents.clients["node2"] = agents.clients["node1"]
+    sent = {}
+
+    class Watched:
+        def __init__(self, name, client):
+            self.name, self.client = name, client
+
+        async def call_watched(self, path, request, kind, deadline_s):
+            if path == "/v1/round":
+                sent[self.name] = ([probe.subject for probe in request.probes], request.num_tasks)
+            return await self.client.call(path, request, kind, deadline_s)
+
+        call, is_there = call_watched, None
+
+    clients = {name: Watched(name, client) for name, client in agents.clients.items()}
+    asyncio.run(RoundRunner("r", "gloo", nodes, clients).run(probes, 30))
+    assert sent == {
+        "node0": (["pair 0-2"], 4),
+        "node1": (["pair 0-2", "pair 1-3"], 4),
+        "node2": (["pair 1-3"], 4),
+    }
+
+
+def test_a_node_whose_rendezvous_was_missed_before_hosts_only_when_asked_to():
+    agents = Agents(node0=healthy(0), node1=healthy(2))
+    runner = RoundRunner("r", "gloo", NODES, agents.clients)
+    runner.host_trouble["node0"] += 1
+    assert asyncio.run(runner.run((PAIR,), 30)).host == "node1"
+    assert asyncio.run(runner.run((PAIR,), 30, ("node0",))).host == "node0"
