@@ -39,6 +39,12 @@ SHORTEST_BUDGET_S = 30.0  # importing torch takes 2 to 8 s on a busy machine, en
     "--backend", type=click.Choice(["auto", "nccl", "gloo"]), help="Overrides [hardware] backend of the plan file."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write report.json and preflight.prom into this folder.")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path),
+    help="Remember in FILE how far the scan over all pairs of these nodes has come, and go on there next time.",
+    metavar="FILE",
+)
 @format_option
 @exit_style_option
 def command(
@@ -49,6 +55,7 @@ def command(
     budget: str,
     backend: str | None,
     out: Path | None,
+    state: Path | None,
     format_: Format,
     exit_style: ExitStyle,
 ) -> int:
@@ -58,6 +65,7 @@ def command(
     """
     from preflight.fleet.auth import read_key
     from preflight.fleet.interrupt import Interruptions
+    from preflight.fleet.memory import Memory
     from preflight.fleet.run import run
     from preflight.plan.planfile import read_job
     from preflight.plan.rules import check_rules
@@ -75,6 +83,7 @@ def command(
     job = read_job(plan)
     checks = load_checks()
     check_rules(job.source, job.rules, {check.name: check.limits for check in checks})
+    memory = Memory(state) if state is not None else None
     if out is not None:
         _make_folder(out)
     with Interruptions() as interruptions:  # until the report is out
@@ -89,6 +98,7 @@ def command(
                 agents=parse_hosts(hosts) if hosts else (),
                 key=read_key(key_file) if key_file else None,
                 interruptions=interruptions,
+                memory=memory,
             )
         if out is not None:
             _write(report, out)

@@ -14,8 +14,10 @@ from preflight.model import Measurement, Probe
 from preflight.probe.schedule import Round, pair_probe
 
 SMALLER = 64  # 4 MiB over gloo and 256 MiB over NCCL become 64 KiB and 4 MiB: at 1 % of the usual rate they take less than the whole did
+SMALL = "smaller"  # Probe.size_name of these
 MANY = 4  # so many ranks of a failed group are suspected at once
-_MEETING = {"", "rendezvous", "joining"}  # stages in which a late rank may just as well be missing
+# stages in which all ranks have met and data was under way; before them a late rank may just as well be missing
+_UNDER_WAY = {"first operation", "warm-up", "operation", "agreement", "verification"}
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,21 +40,30 @@ def named_rank(measurement: Measurement) -> int | None:
 def progressed(measurement: Measurement) -> bool:
     """Whether the ranks had met, and an operation then ran into its deadline with nobody missing: they are there, and slow."""
     failure = measurement.failure
-    return (
-        failure is not None and failure.kind == "timed_out" and failure.rank is None and failure.stage not in _MEETING
-    )
+    return failure is not None and failure.kind == "timed_out" and failure.rank is None and failure.stage in _UNDER_WAY
 
 
 def again(measurement: Measurement) -> Probe:
     """The same probe as a new attempt; with a smaller message if the whole one was on its way when the time was over."""
     probe, failure = measurement.probe, measurement.failure
     probe = msgspec.structs.replace(probe, attempt=probe.attempt + 1)
-    if failure is None or not progressed(measurement) or probe.size_name == "smaller":
+    return smaller(probe) if failure is not None and progressed(measurement) else probe
+
+
+def smaller(probe: Probe) -> Probe:
+    """The same with a message that passes a link at 1 % of its speed."""
+    if probe.size_name == SMALL:
         return probe
     whole = 4 * len(probe.ranks)  # every rank's part is a whole number of 4-byte elements
     size = max(whole, probe.size_bytes // SMALLER // whole * whole)
     source = f"1/{SMALLER} of {probe.size_bytes} bytes, which were not over at the deadline"
-    return msgspec.structs.replace(probe, size_bytes=size, size_source=source, size_name="smaller", reason=failure.text)
+    return msgspec.structs.replace(
+        probe,
+        size_bytes=size,
+        size_source=source,
+        size_name=SMALL,
+        reason="the whole message was not over at the deadline",
+    )
 
 
 def trial_of(

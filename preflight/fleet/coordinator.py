@@ -16,14 +16,17 @@ from preflight.fleet.probing import Probing
 from preflight.fleet.replies import gather_calls
 from preflight.fleet.starting import start_workers
 from preflight.fleet.state import RunState
-from preflight.fleet.task import Outcome, Progress, Request, Stopped, coverage_of
+from preflight.fleet.task import Outcome, Progress, Request, Stopped
+from preflight.fleet.threads import in_daemon_thread
 from preflight.fleet.topology import known_topology
 from preflight.fleet.world import World
-from preflight.model import Coverage, Evidence, Inventory, Measurement, Settings
+from preflight.model import Coverage, Evidence, Inventory, Settings
+from preflight.model.ends import ends_of
 from preflight.model.localisation import Ask
 from preflight.plan.build import build_plan
 from preflight.plan.profiles import profiles_of
-from preflight.probe.schedule import Round, full_schedule, seconds_of
+from preflight.probe.schedule import fingerprint_of
+from preflight.probe.schedule.agenda import Agenda
 from preflight.registry import profile_folders
 
 END_CALL_S = 3.0
@@ -45,7 +48,7 @@ class Coordinator:
         self.connect = connect
         self.world = world
         self.state = RunState(request, progress, interrupted, world)
-        self.agenda: WholeSchedule | None = None
+        self.agenda: Agenda | None = None
 
     async def run(self) -> Outcome:
         """Gather the evidence. Raises ConfigError (plan and nodes contradict each other) and WorldError (no agent at all)."""
@@ -85,16 +88,37 @@ class Coordinator:
             gpu_uuids=state.choice.gpus,
             topology=state.topology,
         )
-        rounds = full_schedule(state.plan, state.choice.backend, share_machine=request.local)
-        self.agenda = WholeSchedule(rounds)
 
     async def _probe(self) -> None:
-        assert self.agenda
-        await Probing(self.state, self.agenda, self._asks).run()
+        """Raises Stopped."""
+        request, state = self.request, self.state
+        assert state.plan
+        assert state.choice
+        ends = ends_of(state.plan, state.topology)
+        self.agenda = Agenda(
+            state.plan,
+            state.choice.backend,
+            ends,
+            position=request.memory.position_of(fingerprint_of(ends)) if request.memory else None,
+            share_machine=request.local,
+            inventory=Inventory(nodes=tuple(state.nodes)),
+        )
+        await Probing(state, self.agenda, self._asks).run()
 
     async def _asks(self) -> Sequence[Ask]:
-        """What the localiser wants to know next, given what was measured so far."""
-        return ()
+        """What the localiser wants to know next, given what was measured so far. A localiser that breaks asks for nothing; the judge will tell of it."""
+        evidence = self._evidence()
+
+        def asks() -> tuple[Ask, ...]:
+            from preflight.judge.localise import localise_evidence
+
+            found = localise_evidence(evidence)
+            return found.asks if found else ()
+
+        try:
+            return await in_daemon_thread(asks)
+        except Exception:  # noqa: BLE001 - what was measured must not be lost with it
+            return ()
 
     async def _end(self) -> None:
         request = api.EndRequest(run_id=self.request.run_id)
@@ -131,34 +155,5 @@ class Coordinator:
             versions=state.versions,
             phases_s=state.phases_s,
             stopped=stopped,
+            position=self.agenda.position if self.agenda else None,
         )
-
-
-class WholeSchedule:
-    """The full schedule as an agenda."""
-
-    def __init__(self, schedule: list[Round]) -> None:
-        self.schedule, self.next = schedule, 0
-        self.judging_due = False
-
-    @property
-    def planned_s(self) -> float:
-        """Seconds of what is still to do."""
-        return sum(seconds_of(probes) for probes in self.schedule[self.next :])
-
-    def next_round(self, left_s: float) -> Round | None:
-        """The next one if it fits."""
-        probes = self.schedule[self.next] if self.next < len(self.schedule) else None
-        return None if probes is None or left_s < 3 * seconds_of(probes) + 2 else probes
-
-    def done(self, probes: Round, seconds: float) -> None:
-        """It was run."""
-        del probes, seconds
-        self.next += 1
-
-    def ask(self, asks: Sequence[Ask]) -> None:
-        """Not heard."""
-
-    def coverage(self, measurements: Sequence[Measurement]) -> Coverage:
-        """Pairs and groups."""
-        return coverage_of(self.schedule, measurements)

@@ -15,6 +15,7 @@ from preflight.model.localisation import Ask
 from preflight.probe.schedule import Round, seconds_of
 
 TICK_S = 0.5  # between two signs of progress in a long round
+HOPELESS = 0.25  # of the time that a rank waits for one operation
 LEAST_S = 1.0  # with less left, no round is begun
 Localise = Callable[[], Coroutine[Any, Any, Sequence[Ask]]]
 
@@ -60,7 +61,10 @@ class Probing:
         self.runner = RoundRunner(
             state.request.run_id, self.backend, self.nodes, state.clients, clock=state.world.clock
         )
-        self.too_slow: dict[str, str] = {}  # subject -> why its whole message isn't sent any more
+        self.too_slow: set[str] = (
+            set()
+        )  # subjects whose whole message can't come through in time: a smaller one is sent
+        self.failing: set[str] = set()  # subjects that failed, and failed when repeated
         self.done_s = 0.0
         self.host = ""  # of the latest rendezvous
 
@@ -68,9 +72,12 @@ class Probing:
         """All rounds that the budget allows; what it doesn't reach is coverage."""
         state, agenda = self.state, self.agenda
         while state.left_s() >= LEAST_S and (probes := agenda.next_round(state.left_s())) is not None:
-            here = tuple(probe for probe in probes if self._why_not(probe) is None)
+            here = tuple(self._fitting(probe) for probe in probes if self._why_not(probe) is None)
             self._not_run(probes)
-            agenda.done(probes, await self._round_with_retries(here))
+            if here:
+                agenda.done(probes, await self._round_with_retries(here))
+            else:
+                agenda.done((), 0.0)
             if agenda.judging_due:
                 agenda.ask(await self._asks())
         state.progress("done", self.done_s, self.done_s)
@@ -87,14 +94,17 @@ class Probing:
         out = self.state.left_out
         return [ask for ask in asks if ask.a not in out and ask.b not in out]
 
+    def _fitting(self, probe: Probe) -> Probe:
+        return blame.smaller(probe) if probe.subject in self.too_slow else probe
+
     def _why_not(self, probe: Probe) -> tuple[int | None, str] | None:
         """Why a probe isn't run, with the rank that it is about; None: it is."""
         left_out = self.state.left_out
         rank = next((rank for rank in probe.ranks if rank in left_out), None)
         if rank is not None:
             return rank, f"rank {rank} is left out: {left_out[rank]}"
-        slow = self.too_slow.get(probe.subject)
-        return None if slow is None else (None, slow)
+        failing = probe.subject in self.failing
+        return (None, f"{probe.subject} failed, and failed again when it was repeated") if failing else None
 
     def _not_run(self, probes: Sequence[Probe]) -> None:
         for probe in probes:
@@ -120,13 +130,14 @@ class Probing:
         self._leave_out(bad)
         if self._came_elsewhere(failed, set(trial.suspects) - bad):
             self.runner.host_trouble[host] += 1
-        self._note_slow(trial.probes)
         unnamed = [m for m in failed_again if not bad.intersection(m.probe.ranks) and not blame.progressed(m)]
         if unnamed:
             await self._confirm(unnamed)
         retried = {probe.subject for probe in trial.probes}
         owed = [m for m in failed if m.probe.subject not in retried and self._why_not(m.probe) is None]
-        await self._round(tuple(blame.again(m) for m in owed), trial.hosts)
+        failed_again += await self._round(tuple(blame.again(m) for m in owed), trial.hosts)
+        first = {m.probe.subject for m in failed}
+        self.failing |= {m.probe.subject for m in failed_again if m.probe.subject in first}
         return cost_s
 
     async def _confirm(self, failed: Sequence[Measurement]) -> None:
@@ -146,15 +157,12 @@ class Probing:
         """Whether ranks missed a rendezvous and came to the next one: the way to the first one's host may be what is broken."""
         return any(m.failure and m.failure.kind == "timed_out" and m.failure.rank in cleared for m in failed)
 
-    def _note_slow(self, trial: Round) -> None:
-        """Subjects whose smaller message needed so long that the whole one can't come through in time."""
-        tried = {probe.key for probe in trial if probe.size_name == "smaller"}
-        for m in self.state.measurements[-2 * len(trial) - 1 :] if tried else ():
-            if m.probe.key in tried and m.duration_s:
-                whole_s = m.duration_s * blame.SMALLER
-                if whole_s > timeout_s(self.backend, (m.probe,)) / 4:
-                    text = f"{m.probe.subject} is so slow that a whole message would take about {whole_s:.0f} s"
-                    self.too_slow[m.probe.subject] = text
+    def _note_slow(self, measurements: Sequence[Measurement]) -> None:
+        """By what a smaller message took: whether the whole one could come through in time."""
+        for m in measurements:
+            if m.probe.size_name == blame.SMALL and m.duration_s is not None:
+                hopeless = m.duration_s * blame.SMALLER > timeout_s(self.backend, (m.probe,)) * HOPELESS
+                (self.too_slow.add if hopeless else self.too_slow.discard)(m.probe.subject)
 
     async def _round(self, probes: Round, hosts: Sequence[str] = ()) -> list[Measurement]:
         """Run one round, keep all it gave; the measurements that failed."""
@@ -175,6 +183,7 @@ class Probing:
             marked = (msgspec.structs.replace(m, simulated=True) for m in result.measurements)
             result = msgspec.structs.replace(result, measurements=tuple(marked))
         state.measurements += result.measurements
+        self._note_slow(result.measurements)
         for incident in result.incidents:
             state.note(incident)
             if incident.kind == "worker_not_started" and incident.rank is not None:

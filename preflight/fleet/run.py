@@ -5,21 +5,24 @@ import contextlib
 import os
 import platform
 import secrets
+import sys
 import time
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 from preflight import __version__
-from preflight.errors import UsageError
+from preflight.errors import ConfigError, UsageError, WorldError
 from preflight.fleet.auth import new_key
 from preflight.fleet.coordinator import REAL, Coordinator
 from preflight.fleet.interrupt import Interruptions
 from preflight.fleet.local import Address, LocalAgents
+from preflight.fleet.memory import Memory
 from preflight.fleet.task import Outcome, Progress, Request
 from preflight.fleet.world import World
 from preflight.formats import readable
 from preflight.judge.run import judge
 from preflight.model import Check, Environment, Job, Report
+from preflight.model.position import Position
 
 # variables that change what NCCL, gloo, torch and CUDA do; recorded, since one left over in an environment explains many a slow link
 _STEERING = ("NCCL_", "TORCH_NCCL_", "GLOO_", "CUDA_", "UCX_", "FI_", "OMP_NUM_THREADS", "LD_PRELOAD")
@@ -44,10 +47,12 @@ def run(
     interruptions: Interruptions | None = None,
     world: World = REAL,
     command: str = "run",
+    memory: Memory | None = None,
 ) -> Report:
     """Measure and judge. Raises ConfigError, WorldError; an interruption ends it early with a partial report.
 
     `local` (agents, workers on each): on this machine. Else `agents`, with the key that they have. `world`: where it takes place; seconds are those of its clock.
+    `memory`: where scans go on; what this one did is kept there if the file can be written, else said on stderr.
     """
     if local and local[0] * local[1] > MAX_LOCAL:
         raise UsageError(f"--local {local[0]}x{local[1]}: at most {MAX_LOCAL} workers on one machine")
@@ -61,8 +66,11 @@ def run(
         backend=backend,
         per_node=local[1] if local else None,
         local=local is not None,
+        memory=memory,
     )
     outcome = asyncio.run(_gather(request, local[0] if local else 0, progress, interruptions, world))
+    if memory is not None and outcome.position is not None:
+        _keep(memory, outcome.position)
     findings, runs, answer = judge(outcome.evidence, checks, partial=outcome.stopped is not None)
     return Report(
         run_id=run_id,
@@ -79,6 +87,14 @@ def run(
         partial=outcome.stopped is not None,
         partial_reason=outcome.stopped,
     )
+
+
+def _keep(memory: Memory, position: Position) -> None:
+    """A state that can't be written costs no result."""
+    try:
+        memory.keep(position)
+    except (ConfigError, WorldError) as error:
+        sys.stderr.write(f"preflight: {error}\n")
 
 
 async def _gather(

@@ -1,6 +1,8 @@
 """reachable names who did not answer, over runs that repeat and confirm as the coordinator does."""
 
-from collections.abc import Callable
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
 from itertools import combinations
 
 import msgspec
@@ -8,58 +10,66 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preflight.fleet import blame
+from preflight.fleet.backend import Choice
+from preflight.fleet.probing import Probing
+from preflight.fleet.rounds import RoundResult
+from preflight.fleet.state import RunState
+from preflight.fleet.task import Request
+from preflight.fleet.world import World as RunWorld
 from preflight.model import Evidence, Failure, Finding, Incident, Measurement, Plan, Probe, Verdict
 from preflight.probe.schedule import Round, full_schedule, pair_probe
 from preflight_checks.reachable import CHECK
 from tests.builders import make_measurement, make_plan
+from tests.fleet.agendas import Rounds, nothing_asked
 
-# a probe and how often it ran before -> what its ranks saw; None: it worked
+# a probe and how often its subject ran before -> what its ranks saw; None: it worked
 World = Callable[[Probe, int], Failure | None]
 
 
 class Run:
-    """A run over a world: each round once, what failed again, then each suspect with a cleared partner; who fails that is left out."""
+    """The coordinator's own rounds, repetitions and trials over a world that answers as told."""
 
-    def __init__(self, plan: Plan, world: World, hung: Callable[[Probe], set[int]] = lambda _: set()) -> None:
-        self.plan, self.world, self.hung = plan, world, hung
-        self.measurements: list[Measurement] = []
-        self.incidents: list[Incident] = []
-        self.left_out: set[int] = set()
-        for probes in full_schedule(plan, "gloo"):
-            self.with_retries(probes)
+    def __init__(
+        self,
+        plan: Plan,
+        world: World,
+        hung: Callable[[Probe], set[int]] = lambda _: set(),
+        seconds: Callable[[Probe], float] = lambda _: 0.1,
+    ) -> None:
+        self.plan, self.world, self.hung, self.seconds = plan, world, hung, seconds
+        request = Request(run_id="r", job=plan.job, agents=(), key=b"", budget_s=1e9)
+        self.state = RunState(request, lambda *_: None, asyncio.Event(), RunWorld())
+        self.state.plan = plan
+        self.state.choice = Choice(backend="gloo", reason="test", cpu_declared=True, gpus={})
+        probing = Probing(self.state, Rounds(full_schedule(plan, "gloo")), nothing_asked)
+        probing.runner = self  # type: ignore[assignment]
+        self.host_trouble: Counter[str] = Counter()
+        asyncio.run(probing.run())
+        self.measurements, self.incidents = self.state.measurements, self.state.incidents
+        self.left_out = set(self.state.left_out)
 
-    def with_retries(self, probes: Round) -> None:
-        for probe in probes:
-            for rank in [r for r in probe.ranks if r in self.left_out][:1]:
-                self.add(probe, Failure(kind="not_run", text=f"rank {rank} is left out", rank=rank))
-        failed = self.round(p for p in probes if not self.left_out.intersection(p.ranks))
-        failed = self.round(blame.repeat_of(failed, self.left_out))
-        suspects = [rank for rank in blame.suspects_of(failed) if rank not in self.left_out]
-        cleared = blame.cleared_ranks(self.measurements, self.left_out)
-        trial = blame.confirm(suspects, cleared, "gloo", len(self.measurements))
-        guilty = {rank for m in self.round(trial) for rank in m.probe.ranks if rank in suspects}
-        tried = {rank for probe in trial for rank in probe.ranks}
-        self.left_out |= {rank for rank in suspects if rank in guilty or rank not in tried}
+    def longest_s(self, probes: Round) -> float:
+        return 1.0
 
-    def round(self, probes) -> list[Measurement]:
-        return [m for m in [self.add(p, self.world(p, self.ran(p))) for p in probes] if m.failure]
+    async def run(self, probes: Round, deadline_s: float, hosts=()) -> RoundResult:
+        answers = [self.answer(probe, self.ran(probe)) for probe in probes]
+        incidents = [i for m in answers for i in self.seen_by_agents(m)]
+        return RoundResult(measurements=tuple(answers), incidents=tuple(incidents))
 
     def ran(self, probe: Probe) -> int:
-        return len([m for m in self.measurements if m.probe.subject == probe.subject])
+        return len([m for m in self.state.measurements if m.probe.subject == probe.subject])
 
-    def add(self, probe: Probe, failure: Failure | None) -> Measurement:
-        good = make_measurement(probe.ranks, subject=probe.subject, axis=probe.axis)
-        measurement = (
-            Measurement(probe=probe, failure=failure) if failure else msgspec.structs.replace(good, probe=probe)
-        )
-        self.measurements.append(measurement)
-        if failure and failure.kind in {"no_answer", "crashed"}:
-            for rank in self.hung(probe) or {failure.rank}:
-                self.incidents.append(
-                    incident(rank, "worker_hung" if failure.kind == "no_answer" else "worker_died", probe.key)
-                )
-        return measurement
+    def answer(self, probe: Probe, ran: int) -> Measurement:
+        failure = self.world(probe, ran)
+        if failure:
+            return Measurement(probe=probe, failure=failure)
+        good = make_measurement(probe.ranks, algbw_bytes_per_s=probe.size_bytes / self.seconds(probe))
+        return msgspec.structs.replace(good, probe=probe)
+
+    def seen_by_agents(self, m: Measurement) -> Iterator[Incident]:
+        if m.failure and m.failure.kind in {"no_answer", "crashed"}:
+            for rank in self.hung(m.probe) or {m.failure.rank}:
+                yield incident(rank, "worker_hung" if m.failure.kind == "no_answer" else "worker_died", m.probe.key)
 
     def judged(self, *more: Incident) -> dict[str, Finding]:
         return judged(self.plan, self.measurements, (*self.incidents, *more))
