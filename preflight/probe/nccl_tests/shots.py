@@ -97,7 +97,9 @@ class Book:
                     probe=msgspec.structs.replace(
                         self.probe(family, run, size_bytes), size_name=f"({family.name}, died)"
                     ),
-                    failure=Failure(kind=run.failure, text=f"{run.failure_text} ({run.source})"),
+                    failure=Failure(
+                        kind=run.failure, text=f"{run.failure_text} ({run.source})", stage=_stage(family, run)
+                    ),
                 )
 
     def _measured(self, family: Family, run: Run, size_bytes: int, figures: Figures) -> Measurement:
@@ -134,6 +136,17 @@ def shots_of(family: Family, size_bytes: int, ends: Ends, book: Book) -> Shots |
 def subject_of(run: Run) -> str:
     """The nodes of a run: "node001-node002", "node001", "node[001-016]"."""
     return "-".join(run.hosts) if len(run.hosts) == 2 else fold(run.hosts)
+
+
+def _stage(family: Family, run: Run) -> str:
+    """How far a run got that died."""
+    if not run.seats:
+        return "before it listed its devices"
+    if not run.rows:
+        return "before its first size"
+    if family.sizes and figures_at(run, family.sizes[0]):
+        return "after its last size"
+    return f"after {show_size(max(row.size_bytes for row in run.rows))}"
 
 
 def _collective(run: Run) -> Collective:

@@ -1,0 +1,106 @@
+"""Every run of the logs came to its end.
+
+Claim: each run of nccl-tests whose output was given printed its figures and its summary. Why: a run that died measured nothing, so that its nodes and the way between them are unknown,
+not healthy. A run that crosses a part which the localiser names is explained by it; one that died after its last figure lost nothing but its end.
+Source: public logs of two H100 clusters (xxrjun/nccl-tests-cluster): 5 of 136 runs died, all of them across the one sick path, and no node of theirs is bad.
+
+Only for logs: in a run of preflight's own, `reachable` judges what failed.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from preflight.model import Check, Evidence, Finding, Measurement, Verdict
+from preflight.model.hostlist import unfold
+from preflight.model.localisation import Culprit, Ends
+
+NAME = "logged_runs"
+AFTER_ALL = "after its last size"
+
+
+def judge(evidence: Evidence) -> Iterator[Finding]:
+    """One finding for each run that died, and one for those that ended."""
+    assert evidence.measurements is not None
+    if evidence.plan is not None or evidence.localisation is None:
+        return
+    ends, culprits = evidence.localisation.ends, evidence.localisation.culprits
+    ended = {m.probe.subject for m in evidence.measurements if m.samples}
+    for measurement in evidence.measurements:
+        if measurement.failure is not None:
+            yield _died(measurement, _explaining(measurement, culprits, ends))
+    if ended:
+        died = sum(m.failure is not None for m in evidence.measurements)
+        runs = sum(m.failure is None for m in evidence.measurements)
+        if not died and runs:
+            yield Finding(
+                check=NAME,
+                subject="logs",
+                verdict=Verdict.PASS,
+                observed=f"every run of {len(ended)} node{'s or sets of nodes' if len(ended) > 1 else ''} came to its end",
+                expected="each run prints its summary",
+            )
+
+
+def _died(measurement: Measurement, culprit: Culprit | None) -> Finding:
+    failure, subject = measurement.failure, measurement.probe.subject
+    assert failure is not None
+    late = failure.stage == AFTER_ALL
+    how = {"timed_out": "did not end in time", "error": "ends before its summary"}.get(failure.kind, "crashed")
+    explained = f"; it crosses {_name(culprit)}, which explains it" if culprit else ""
+    return Finding(
+        check=NAME,
+        subject=subject,
+        verdict=Verdict.WARN if culprit or late else Verdict.UNKNOWN,
+        observed=f"{how} {failure.stage}{explained}: {failure.text}".replace(" :", ":").replace("  ", " "),
+        expected="each run prints its summary",
+        remedy="mend what explains it, then run it again" if culprit else f"run {subject} again, with NCCL_DEBUG=INFO",
+        evidence=(measurement.probe.key,),
+    )
+
+
+def _name(culprit: Culprit) -> str:
+    if culprit.kind == "path":
+        return "the path between the two sets of nodes that are named"
+    named = ", ".join(culprit.nodes[:4])
+    return f"the {culprit.kind} {named}".rstrip() if named else f"the {culprit.kind} that is named"
+
+
+def _explaining(measurement: Measurement, culprits: Sequence[Culprit], ends: Ends) -> Culprit | None:
+    """The part that is named and that the run crosses; None: there is none."""
+    hosts = _hosts(measurement.probe.subject, frozenset(ends.nodes))
+    leaves = dict(zip(ends.nodes, ends.leaves, strict=True)) if ends.leaves else {}
+    for culprit in culprits:
+        crossed = bool(hosts & set(culprit.nodes))
+        if culprit.kind == "path":
+            crossed = crossed and bool(hosts & set(culprit.other_nodes))
+        elif culprit.kind == "link":
+            crossed = {ends.nodes[ends.node[end]] for end in culprit.ends} == hosts
+        elif culprit.kind in {"uplink", "leaf"}:
+            touched = {leaves.get(host) for host in hosts}
+            crossed = culprit.leaf in touched and (culprit.kind == "leaf" or len(touched) > 1)
+        if crossed and culprit.kind is not None:
+            return culprit
+    return None
+
+
+def _hosts(subject: str, nodes: frozenset[str]) -> frozenset[str]:
+    """The nodes that a run's subject names: one, two with a hyphen between, or a folded list."""
+    if subject in nodes:
+        return frozenset({subject})
+    for place, letter in enumerate(subject):
+        if letter == "-" and subject[:place] in nodes and subject[place + 1 :] in nodes:
+            return frozenset({subject[:place], subject[place + 1 :]})
+    try:
+        return frozenset(unfold(subject)) & nodes
+    except ValueError:
+        return frozenset()
+
+
+CHECK = Check(
+    name=NAME,
+    claim="Every run of the logs came to its end.",
+    why="A run that died measured nothing: its nodes and the way between them are unknown, not healthy.",
+    source="public logs of nccl-tests (xxrjun/nccl-tests-cluster): 5 of 136 runs died across one sick path, with no bad node",
+    remedy="Run what died again, with NCCL_DEBUG=INFO, once what explains it is mended.",
+    uses=("measurements",),
+    judge=judge,
+)
