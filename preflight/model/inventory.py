@@ -29,14 +29,14 @@ class Node(Noun, frozen=True, kw_only=True):
     `gpus` is None when it could not be found out (the driver hangs, devices without a driver) and empty when there are
     none; `gpu_note` says in one line why there are none or why it is unknown. `taken_at_s` is Unix time.
     `source`: "node" was read on the node; "topo" and "nccl xml" are texts that tell how GPUs and NICs are joined and nothing of their health ("topo -mp" not
-    even NVLink).
+    even NVLink), "simulated" a modelled one.
     `gpus_on_bus`: PCI ids of NVIDIA GPUs; `dead_on_bus`: those of them whose configuration space reads as all ones. `device_files`: minors of /dev/nvidiaN;
     `closed_devices`: those of them that this process may not open (file permissions, or a device cgroup).
     `versions`: of software beside the driver, by name ("nccl", "ofed", ...). `confidential_compute`: whether it is on. `hcas` None: can't be read; empty: none.
     """
 
     name: str
-    source: Literal["node", "topo", "topo -mp", "nccl xml"] = "node"
+    source: Literal["node", "topo", "topo -mp", "nccl xml", "simulated"] = "node"
     hostname: str | None = None
     boot_id: str | None = None
     taken_at_s: float | None = None

@@ -48,10 +48,10 @@ class Fabric:
         rates[dead[a] | dead[b]] = 0.0
         return [rate if rate > 0 else None for rate in rates.tolist()]
 
-    def failure(self, pair: tuple[int, int], number: int) -> tuple[str, int | None]:
+    def failure(self, ends: Sequence[int], number: int) -> tuple[str, int | None]:
         """For a probe that failed: the kind (Failure.kind), and the end that does not answer; None: both do, and nothing gets through."""
         dead = dead_ends(self.layout, self.cluster.faults, number)
-        return next(((dead[end], end) for end in pair if end in dead), ("timed_out", None))
+        return next(((dead[end], end) for end in ends if end in dead), ("timed_out", None))
 
     def damage(self, op: str, number: int) -> Damage:
         """The faults that are in force for an operation in a round."""
