@@ -1,0 +1,86 @@
+"""Ends and shots of a run: its measured pairs, those of unlike routes inside nodes told apart by what joins the GPUs."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from preflight.model.ends import ends_of
+from preflight.model.evidence import Evidence
+from preflight.model.inventory import Inventory
+from preflight.model.localisation import Ends, Shots
+from preflight.model.measurement import Measurement
+from preflight.model.plan import Plan, Rank
+
+PAIR_OPS = frozenset({"send_recv", "send", "host_to_device", "device_to_host"})
+MIXED_VALUES = 2  # a software fact is a class where it has so many values or more
+
+
+def ends_and_shots(evidence: Evidence) -> tuple[Ends, Shots] | None:
+    """None: no pair was measured. Probes that were made to find out who does not answer are left out where they gave figures: they ran beside a fault."""
+    assert evidence.plan is not None
+    pairs = [m for m in evidence.measurements or () if _is_pair(m)]
+    if not any(len(m.probe.ranks) == 2 for m in pairs):
+        return None
+    ends = ends_of(evidence.plan, evidence.topology)
+    ends = msgspec.structs.replace(ends, classes=_classes(ends, evidence.inventory))
+    names = _op_names(pairs, evidence.plan, evidence.inventory)
+    return ends, Shots(
+        a=tuple(m.probe.ranks[0] for m in pairs),
+        b=tuple(m.probe.ranks[-1] for m in pairs),
+        op=tuple(names),
+        bytes_per_s=tuple(m.busbw_bytes_per_s for m in pairs),
+        failure=tuple(m.failure.kind if m.failure else "" for m in pairs),
+        round=tuple(range(len(pairs))),
+        key=tuple(m.probe.key for m in pairs),
+    )
+
+
+def _is_pair(m: Measurement) -> bool:
+    probe = m.probe
+    return (
+        probe.axis is None
+        and len(probe.ranks) in {1, 2}
+        and probe.collective in PAIR_OPS
+        and probe.mode == "alone"
+        and not probe.attempt
+    )
+
+
+def _op_names(pairs: list[Measurement], plan: Plan, inventory: Inventory | None) -> list[str]:
+    """The collective; inside nodes with the route behind it, where GPUs are joined unlike and every GPU has a pair on every route: that one lacks a route is what to find."""
+    placed = plan.placement.ranks
+    routes = {m.probe.ranks: _joined_by(placed, m.probe.ranks, inventory) for m in pairs if len(m.probe.ranks) == 2}
+    inside = {ranks: route for ranks, route in routes.items() if placed[ranks[0]].node == placed[ranks[1]].node}
+    kinds = set(inside.values())
+    everyone = {rank for ranks in inside for rank in ranks}
+    complete = all(
+        {rank for ranks, kind in inside.items() if kind == one for rank in ranks} == everyone for one in kinds
+    )
+    apart = inside if complete and len(kinds) > 1 else {}
+    return [f"{m.probe.collective} {apart.get(m.probe.ranks, '')}".rstrip() for m in pairs]
+
+
+def _joined_by(placed: tuple[Rank, ...], ranks: Iterable[int], inventory: Inventory | None) -> str:
+    """What joins two GPUs of one node; "": not known."""
+    a, b = (placed[rank] for rank in ranks)
+    node = inventory.node(a.node) if inventory and a.node == b.node else None
+    gpus = {gpu.uuid: gpu for gpu in (node.gpus if node else None) or () if gpu.uuid}
+    mine, other = gpus.get(a.gpu_uuid or ""), gpus.get(b.gpu_uuid or "")
+    peer = next((p for p in mine.peers if other and p.index == other.index), None) if mine else None
+    if peer is None or peer.num_nvlinks is None:
+        return ""
+    return f"over {peer.num_nvlinks} NVLinks" if peer.num_nvlinks else f"over PCIe ({peer.ancestor})"
+
+
+def _classes(ends: Ends, inventory: Inventory | None) -> dict[str, tuple[str | None, ...]]:
+    """Software facts of the nodes that differ among them."""
+    if inventory is None:
+        return {}
+    nodes = {node.name: node for node in inventory.nodes}
+    found = [nodes.get(name) for name in ends.nodes]
+    facts = {
+        "driver": tuple(node.driver_version if node else None for node in found),
+        "kernel": tuple(node.kernel if node else None for node in found),
+        "CUDA": tuple(node.cuda_version if node else None for node in found),
+    }
+    return {name: values for name, values in facts.items() if len(set(values) - {None}) >= MIXED_VALUES}

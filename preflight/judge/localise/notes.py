@@ -1,0 +1,75 @@
+"""What is said and blamed on nothing: gaps between route classes, transients, crowded pairs; and an environment that is slow as a whole."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from preflight.model.localisation import Culprit, Ends
+from preflight.model.units import show_rate
+
+if TYPE_CHECKING:
+    from preflight.judge.localise.whole import Grounds, Judged
+
+ALIKE_NODES = 4  # from how many nodes on the environment is blamed for what all have in common
+GATE = 0.9  # of what a formula allows: gates in use sit 2 to 13 % under typical
+
+
+def notes_of(judged: "list[Judged]", grounds: "Grounds", found: list[Culprit]) -> tuple[str, ...]:
+    """In sentences without a subject that could be drained."""
+    notes = list(_gaps(grounds))
+    if grounds.noise is None:
+        notes.append("no noise is known, since nothing was repeated")
+    elif not grounds.noise.repeats:
+        notes.append(f"the noise of {grounds.noise.value:.1%} is {grounds.noise.source}")
+    for each in judged:
+        passing = sum(pair.again > 1 for pair in each.rest.passing)
+        if passing:
+            notes.append(f"{each.op}: {passing} pairs were slow once and not again")
+        if each.rest.crowded:
+            number = len(each.rest.crowded)
+            notes.append(
+                f"{each.op}: {number} slow pairs, too many on one rail or node for faults of single links: flows that collide on links between switches, or work of others"
+            )
+        shallow = [explained for explained in each.outcome.explained if not explained.called]
+        if shallow:
+            notes.append(
+                f"{each.op}: {len(shallow)} parts are slower than their peers by less than the {grounds.scale.floor:.0%} that this noise lets us call"
+            )
+    return tuple(notes)
+
+
+def _gaps(grounds: "Grounds") -> list[str]:
+    """How far the route classes of one operation are apart, largest rate first, inside nodes left out."""
+    t, notes = grounds.pairs, []
+    for op, name in enumerate(t.ops):
+        rows = sorted((r.bytes_per_s, t.routes[r.route]) for r in grounds.references if r.op == op and r.route != 0)
+        if len(rows) > 1 and rows[0][0] < 0.97 * rows[-1][0]:
+            gap = 1 - rows[0][0] / rows[-1][0]
+            notes.append(
+                f"{name}: {rows[0][1]} give {show_rate(rows[0][0])}, {gap:.0%} less than {rows[-1][1]} with {show_rate(rows[-1][0])}: a difference between routes, blamed on no part"
+            )
+    return notes
+
+
+def environment(grounds: "Grounds", expected: Mapping[tuple[str, str], tuple[float, str]], ends: Ends) -> list[Culprit]:
+    """All routes between nodes alike slow beside the formula, over four nodes or more."""
+    t, found = grounds.pairs, []
+    for r in grounds.references:
+        op, route = t.ops[r.op], t.routes[r.route]
+        formula = expected.get((op, route))
+        if formula is None or formula[0] <= 0:
+            continue
+        depth = 1 - r.bytes_per_s / formula[0]
+        if depth > max(1 - GATE, grounds.scale.floor) and len(ends.nodes) >= ALIKE_NODES:
+            found.append(
+                Culprit(
+                    kind="environment",
+                    confidence="likely",
+                    ops=(op,),
+                    observed_bytes_per_s=r.bytes_per_s,
+                    reference_bytes_per_s=formula[0],
+                    depth=depth,
+                    reference=formula[1],
+                    reason=f"{route}: even the best of {r.ends} give {show_rate(r.bytes_per_s)}",
+                )
+            )
+    return found

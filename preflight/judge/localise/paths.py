@@ -1,0 +1,148 @@
+"""Paths between two sets: pairs of units (leaves, or nodes) that are slow although both units are fast with others.
+
+Such a pair is no unit's fault. The slow pairs are edges of a graph; where its connected parts have two sides with no fast pair between them, the sides are the two
+sets. Where the slow pairs don't fall into two sides (three sets, or a stray slow pair) the sets are the connected parts of the graph of fast pairs.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from preflight.judge.localise.view import View
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[Any]
+    Bools = NDArray[Any]
+
+FIRM = 4  # slow shots that make one pair of units an edge by itself: transients don't do that
+MOST_SETS = 6
+
+
+class Path(NamedTuple):
+    """Two sets of units. `shots`: slow or failed, between the sets. `doubtful`: units that may belong to either set and were not compared enough. `edges`: slow pairs of units."""
+
+    one: frozenset[int]
+    other: frozenset[int]
+    shots: "Bools"
+    edges: int
+    doubtful: frozenset[int]
+
+
+class Edges(NamedTuple):
+    """Pairs of units by what was seen between them. `weight`: slow shots of a slow pair."""
+
+    fast: dict[int, set[int]]
+    slow: dict[int, set[int]]
+    weight: dict[tuple[int, int], int]
+
+
+def find_paths(view: View, unit_a: "Ints", unit_b: "Ints", open_shots: "Bools") -> list[Path]:
+    """The paths among units, the one with most slow shots first. `open_shots`: slow or failed and not explained yet."""
+    edges = _edges(view, unit_a, unit_b, open_shots)
+    seeds = {u: {v for v in others if edges.fast.get(v)} for u, others in edges.slow.items() if edges.fast.get(u)}
+    if not any(seeds.values()):
+        return []
+    found = []
+    for one, other, ok in _sides(seeds):
+        clash = any(edges.fast.get(u, set()) & other for u in one)
+        if ok and not clash:
+            found.append((frozenset(one), frozenset(other)))
+    if not found or _stray(edges, seeds, found):
+        parts = _components(edges.fast)
+        found = [(p, q) for i, p in enumerate(parts) for q in parts[i + 1 :]] if 2 <= len(parts) <= MOST_SETS else found
+    paths = [_path(edges, one, other, unit_a, unit_b, open_shots) for one, other in found]
+    supported = [path for path in paths if path is not None]
+    return sorted(supported, key=lambda path: -int(path.shots.sum()))
+
+
+def _edges(view: View, unit_a: "Ints", unit_b: "Ints", open_shots: "Bools") -> Edges:
+    import numpy as np
+
+    across = (unit_a >= 0) & (unit_b >= 0) & (unit_a != unit_b)
+    number = int(max(unit_a.max(initial=0), unit_b.max(initial=0))) + 1
+    key = np.minimum(unit_a, unit_b) * number + np.maximum(unit_a, unit_b)
+    fast_keys = set(np.unique(key[across & view.fast]).tolist())
+    slow_keys, counts = np.unique(key[across & open_shots], return_counts=True)
+    edges = Edges(defaultdict(set), defaultdict(set), {})
+    for code in fast_keys:
+        u, v = divmod(code, number)
+        edges.fast[u].add(v)
+        edges.fast[v].add(u)
+    for code, weight in zip(slow_keys.tolist(), counts.tolist(), strict=True):
+        if code not in fast_keys:
+            u, v = divmod(code, number)
+            edges.slow[u].add(v)
+            edges.slow[v].add(u)
+            edges.weight[u, v] = weight
+    return edges
+
+
+def _sides(seeds: dict[int, set[int]]) -> Iterable[tuple[set[int], set[int], bool]]:
+    """The connected parts of the slow graph, each with its two sides; False: it has no two sides."""
+    side: dict[int, int] = {}
+    for start in seeds:
+        if start in side or not seeds[start]:
+            continue
+        side[start], queue, ok = 0, [start], True
+        mine: tuple[set[int], set[int]] = ({start}, set())
+        while queue:
+            u = queue.pop()
+            for v in seeds.get(u, ()):
+                if v not in side:
+                    side[v] = 1 - side[u]
+                    mine[side[v]].add(v)
+                    queue.append(v)
+                elif side[v] == side[u]:
+                    ok = False
+        yield mine[0], mine[1], ok
+
+
+def _stray(edges: Edges, seeds: dict[int, set[int]], found: list[tuple[frozenset[int], frozenset[int]]]) -> bool:
+    """Whether most slow pairs are in no two-sided part, so that the sets are looked for in the fast graph."""
+    covered = sum(len(seeds[u] & other) for one, other in found for u in one)
+    return covered * 2 < len(edges.weight)
+
+
+def _components(fast: dict[int, set[int]]) -> list[frozenset[int]]:
+    """The connected parts of the fast graph, largest first."""
+    left, parts = set(fast), []
+    while left:
+        queue = [left.pop()]
+        part = set(queue)
+        while queue:
+            fresh = fast[queue.pop()] & left
+            left -= fresh
+            part |= fresh
+            queue += fresh
+        parts.append(frozenset(part))
+    return sorted(parts, key=lambda part: (-len(part), min(part)))
+
+
+def _path(
+    edges: Edges, one: frozenset[int], other: frozenset[int], unit_a: "Ints", unit_b: "Ints", open_shots: "Bools"
+) -> Path | None:
+    """The path between the sets; None: too few slow pairs to tell it from a few slow links."""
+    import numpy as np
+
+    between = [(u, v) for u, v in edges.weight if (u in one and v in other) or (v in one and u in other)]
+    firm = sum(edges.weight[pair] >= FIRM for pair in between)
+    cyclic = len(between) >= len(one) + len(other) and min(len(one), len(other)) >= 2
+    if not (cyclic or (firm and 2 * firm >= len(between))):
+        return None
+    a_one, b_one = np.isin(unit_a, list(one)), np.isin(unit_b, list(one))
+    a_other, b_other = np.isin(unit_a, list(other)), np.isin(unit_b, list(other))
+    shots = open_shots & ((a_one & b_other) | (a_other & b_one))
+    first, second = sorted((one, other), key=lambda part: (-len(part), min(part)))
+    return Path(first, second, shots, len(between), _doubtful(edges, one, other))
+
+
+def _doubtful(edges: Edges, one: frozenset[int], other: frozenset[int]) -> frozenset[int]:
+    """Units outside that no fast pair with both sets clears."""
+    units = set(edges.fast) | set(edges.slow)
+    return frozenset(
+        u for u in units - one - other if not (edges.fast.get(u, set()) & one and edges.fast.get(u, set()) & other)
+    )

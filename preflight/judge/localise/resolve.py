@@ -1,0 +1,107 @@
+"""GPU or NIC, and whether enough was seen for a name: what pairs inside nodes, host copies and partners on the same leaf decide."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from preflight.judge.localise.culprits import near_and_far
+from preflight.judge.localise.table import Table
+from preflight.model.localisation import Culprit
+
+if TYPE_CHECKING:
+    from preflight.judge.localise.whole import Grounds, Judged
+
+INSIDE_SHOTS = 2  # slow pairs inside the node that make it the GPU
+
+
+def resolved(found: list[Culprit], table: Table, judged: "list[Judged]", grounds: "Grounds") -> list[Culprit]:
+    """GPUs and NICs told apart; single ends and nodes of which only one side was seen become questions."""
+    both_sides = {culprit.ends for culprit in found if culprit.kind == "gpu"}
+    kept = []
+    for culprit in found:
+        if culprit.kind == "nic":
+            told = _gpu_or_nic(culprit, judged, table, grounds)
+            if told.kind == "gpu" and told.ends in both_sides:
+                kept = [other for other in kept if (other.kind, other.ends) != ("gpu", told.ends)]
+            kept.append(_sided(told, judged))
+        elif culprit.kind == "gpu" and any(o.kind in {"gpu", "nic"} and o.ends == culprit.ends for o in kept):
+            continue
+        elif culprit.kind == "node":
+            kept.append(_sided(culprit, judged))
+        else:
+            kept.append(culprit)
+    return kept
+
+
+def _gpu_or_nic(culprit: Culprit, judged: "list[Judged]", table: Table, grounds: "Grounds") -> Culprit:
+    fast, slow = inside_shots(culprit.ends[0], judged)
+    if fast:
+        return culprit
+    if slow >= INSIDE_SHOTS:
+        return msgspec.structs.replace(culprit, kind="gpu")
+    choices = tuple(msgspec.structs.replace(culprit, kind=kind) for kind in ("nic", "gpu"))
+    return msgspec.structs.replace(culprit, kind=None, candidates=choices)
+
+
+def inside_shots(end: int, judged: "list[Judged]") -> tuple[int, int]:
+    """Fast and slow shots of an end with partners on its own node."""
+    import numpy as np
+
+    for each in judged:
+        view = each.outcome.view
+        if view.inside:
+            mine = (view.table.a == end) | (view.table.b == end)
+            return int(np.count_nonzero(mine & view.fast)), int(np.count_nonzero(mine & view.slow))
+    return 0, 0
+
+
+def _sided(culprit: Culprit, judged: "list[Judged]") -> Culprit:
+    """A part of a node that was slow towards other leaves only, or on its own leaf only, though there was someone to try the other side with: the way between may be it."""
+    sides = sides_of(culprit, judged)
+    if sides is None or all(sides):
+        return culprit
+    if culprit.candidates:
+        return culprit
+    return msgspec.structs.replace(culprit, kind=None, candidates=(culprit, *_other_way(culprit, judged)))
+
+
+def sides_of(culprit: Culprit, judged: "list[Judged]") -> tuple[bool, bool] | None:
+    """Whether slow shots were seen on the same leaf and elsewhere; True where there is nobody to try with. None: leaves are not known."""
+    import numpy as np
+
+    near, far = False, False
+    for each in judged:
+        view = each.outcome.view
+        t = view.table
+        if view.inside:
+            continue
+        node = place_of(culprit, t)
+        leaf = int(t.node_leaf[node])
+        if leaf < 0:
+            return None
+        mine = (t.node_a == node) | (t.node_b == node)
+        if culprit.ends:
+            mine = (t.a == culprit.ends[0]) | (t.b == culprit.ends[0])
+        seen_near, seen_far = near_and_far(view, mine & view.slow)
+        measured = np.unique(np.concatenate([t.node_a, t.node_b]))
+        leaves = t.node_leaf[measured]
+        near |= seen_near or int(np.count_nonzero(leaves == leaf)) < 2
+        far |= seen_far or int(np.unique(leaves).size) < 2
+    return near, far
+
+
+def place_of(culprit: Culprit, table: Table) -> int:
+    """The node of a GPU, NIC or node, by number."""
+    if culprit.ends:
+        return int(table.end_node[culprit.ends[0]])
+    return table.ends.nodes.index(culprit.nodes[0])
+
+
+def _other_way(culprit: Culprit, judged: "list[Judged]") -> tuple[Culprit, ...]:
+    """What else may hold back a part that was tried with other leaves only: its leaf's way out."""
+    t = judged[0].outcome.view.table
+    leaf = int(t.node_leaf[place_of(culprit, t)])
+    if leaf < 0:
+        return ()
+    ends = culprit.ends
+    return (msgspec.structs.replace(culprit, kind="uplink", ends=ends, nodes=(), leaf=t.leaves[leaf], share=None),)

@@ -1,0 +1,210 @@
+"""Single parts whose every shot is slow: the rule of the robust maximum, with what must be seen before one is named."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from preflight.judge.localise.view import Level, View, count, crossing
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[Any]
+    Bools = NDArray[Any]
+
+CHANCE = 0.01  # the expected number of parts that transients alone make look slow throughout, at most
+LEAST_TRANSIENTS = 0.01  # assumed where fewer were seen: 1 % of the iterations dip by 10 % on a healthy 8 x B200
+SLOT_NODES = 4  # with three nodes two bad NICs explain a slow slot as well
+CLEARED = 2  # good partners beside which a part is named: with a single one, the pair explains as much
+
+
+class Seen(NamedTuple):
+    """A part that explains slow shots. `shots`: what it explains. `crossing`: all slow shots across it, explained by others too. `partners`: parts beyond it that are cleared."""
+
+    level: str
+    part: int
+    shots: "Bools"
+    crossing: "Bools"
+    partners: int
+
+
+class Cleared(NamedTuple):
+    """What fast shots clear: ends by any, nodes by any of their ends, leaves' ways out by shots between leaves."""
+
+    end: "Bools"
+    node: "Bools"
+    uplink: "Bools"
+
+
+def cleared(view: View) -> Cleared:
+    """By the fast shots of this view."""
+    import numpy as np
+
+    t = view.table
+    end = np.zeros(len(t.ends.node), np.bool_)
+    end[t.a[view.fast]] = end[t.b[view.fast]] = True
+    node = np.zeros(len(t.ends.nodes), np.bool_)
+    node[t.end_node[end]] = True
+    uplink = np.zeros(max(1, len(t.leaves)), np.bool_)
+    across = view.fast & (t.leaf_a != t.leaf_b) & (t.leaf_a >= 0) & (t.leaf_b >= 0)
+    uplink[t.leaf_a[across]] = uplink[t.leaf_b[across]] = True
+    return Cleared(end, node, uplink)
+
+
+def need(parts: int, transients: float) -> int:
+    """How many slow shots make a part a suspect, so that transients alone would make CHANCE of all parts look so: parts x rate^need <= CHANCE.
+
+    Example: 16,384 ends and 1 % transients: 16384 x 0.01^4 = 0.0002, so 4. At least 2: one slow shot is repeated before anything is blamed.
+    """
+    number, expected = 2, parts * max(transients, LEAST_TRANSIENTS) ** 2
+    while expected > CHANCE and number < 12:
+        number, expected = number + 1, expected * max(transients, LEAST_TRANSIENTS)
+    return number
+
+
+def candidates(view: View, level: Level, unexplained: "Bools", transients: float) -> list[tuple[int, int]]:
+    """(slow shots, part) of the parts of a level that no fast shot refutes, most first."""
+    import numpy as np
+
+    slow = count(level, unexplained)
+    measured = int(np.count_nonzero(count(level, view.fast | view.slow)))
+    least = need(measured, transients)
+    found = np.flatnonzero((slow >= least) & (count(level, view.fast) == 0))
+    return sorted(((int(slow[part]), int(part)) for part in found), reverse=True)
+
+
+def seen(view: View, level: Level, part: int, unexplained: "Bools", good: Cleared) -> Seen | None:
+    """The part with its evidence. None: not enough stands beside it to single it out."""
+    mine = crossing(level, part)
+    shots = mine & unexplained
+    partners = _PARTNERS[level.name.split(" ", 1)[0] if level.name.startswith("class ") else level.name](
+        view, part, shots, good
+    )
+    if partners is None:
+        return None
+    return Seen(level.name, part, shots, mine & view.slow, partners)
+
+
+def _end(view: View, part: int, shots: "Bools", good: Cleared) -> int | None:
+    import numpy as np
+
+    t = view.table
+    others = np.unique(np.where(t.a[shots] == part, t.b[shots], t.a[shots]))
+    number = int(np.count_nonzero(good.end[others]))
+    return number if number >= CLEARED else None
+
+
+def _node(view: View, part: int, shots: "Bools", good: Cleared) -> int | None:
+    """At least two of its ends, or its only one. Inside the node there is nobody else to be a partner: other nodes are fast inside."""
+    import numpy as np
+
+    t = view.table
+    if view.inside:
+        ends = np.unique(np.concatenate([t.a[shots], t.b[shots]])).size
+        elsewhere = int(np.count_nonzero(good.node)) - int(good.node[part])
+        return elsewhere if ends >= 3 and elsewhere >= 2 else None
+    others = np.unique(np.where(t.node_a[shots] == part, t.node_b[shots], t.node_a[shots]))
+    number = int(np.count_nonzero(good.node[others]))
+    mine = np.unique(np.where(t.node_a[shots] == part, t.a[shots], t.b[shots])).size
+    enough = mine >= 2 or int(np.count_nonzero(t.end_node == part)) == 1
+    return number if number >= CLEARED and enough else None
+
+
+def _slot(view: View, part: int, shots: "Bools", good: Cleared) -> int | None:
+    """On several nodes of which other slots are fast."""
+    import numpy as np
+
+    t = view.table
+    nodes = np.unique(np.concatenate([t.node_a[shots], t.node_b[shots]]))
+    number = int(np.count_nonzero(good.node[nodes]))
+    return number if number >= SLOT_NODES else None
+
+
+def _leaf(view: View, part: int, shots: "Bools", good: Cleared) -> int | None:
+    """Inside and outside alike: several nodes of it, and other leaves that are fast."""
+    import numpy as np
+
+    t = view.table
+    inner = shots & (t.leaf_a == t.leaf_b)
+    nodes = np.unique(np.concatenate([t.node_a[inner], t.node_b[inner]])).size
+    return _uplink(view, part, shots, good) if nodes >= 3 else None
+
+
+def _inside_leaf(view: View, part: int, shots: "Bools", good: Cleared) -> int | None:
+    """Its nodes are fast elsewhere. Two nodes have only one pair inside."""
+    import numpy as np
+
+    t = view.table
+    nodes = np.unique(np.concatenate([t.node_a[shots], t.node_b[shots]]))
+    number = int(np.count_nonzero(good.node[nodes]))
+    return number if nodes.size >= 4 and number >= 3 and part >= 0 else None
+
+
+def _uplink(view: View, part: int, shots: "Bools", good: Cleared) -> int | None:
+    """Several nodes of the leaf, towards several leaves that are fast with others. A leaf with one node is that node."""
+    import numpy as np
+
+    t = view.table
+    across = shots & (t.leaf_a != t.leaf_b)
+    here = np.unique(np.where(t.leaf_a[across] == part, t.node_a[across], t.node_b[across]))
+    there = np.unique(np.where(t.leaf_a[across] == part, t.leaf_b[across], t.leaf_a[across]))
+    number = int(np.count_nonzero(good.uplink[there]))
+    return number if here.size >= 2 and number >= 2 else None
+
+
+def _way_out(view: View, part: int, shots: "Bools", good: Cleared) -> int | None:
+    import numpy as np
+
+    t = view.table
+    slots = int(t.end_slot.max(initial=0)) + 1
+    leaf = part // slots
+    across = shots & (t.leaf_a != t.leaf_b)
+    here = np.unique(np.where(t.leaf_a[across] == leaf, t.a[across], t.b[across]))
+    partners = np.unique(np.where(t.leaf_a[across] == leaf, t.b[across], t.a[across]))
+    number = int(np.count_nonzero(good.end[partners]))
+    return number if here.size >= 2 and number >= CLEARED and here.size >= _measured_ends(view, part, slots) else None
+
+
+def _class(view: View, part: int, shots: "Bools", good: Cleared) -> int | None:
+    """Several nodes, fewer than the others, and others that are fast among themselves. A single node is that node."""
+    import numpy as np
+
+    t = view.table
+    nodes = np.unique(np.concatenate([t.node_a[shots], t.node_b[shots]]))
+    uncleared = nodes[~good.node[nodes]]
+    others = int(np.count_nonzero(good.node))
+    return others if part >= 0 and uncleared.size >= 2 and others >= max(CLEARED, uncleared.size) else None
+
+
+def _measured_ends(view: View, part: int, slots: int) -> int:
+    """The ends of that leaf and slot that took part in shots between leaves."""
+    import numpy as np
+
+    t = view.table
+    leaf, slot = divmod(part, slots)
+    across = (view.fast | view.slow) & (t.leaf_a != t.leaf_b)
+    ends = np.unique(np.concatenate([t.a[across], t.b[across]]))
+    return int(np.count_nonzero((t.node_leaf[t.end_node[ends]] == leaf) & (t.end_slot[ends] == slot)))
+
+
+def _leaf_slot(view: View, part: int, shots: "Bools", good: Cleared) -> int | None:
+    """All of the way out, and inside the leaf too, on three nodes or more."""
+    import numpy as np
+
+    t = view.table
+    inner = shots & (t.leaf_a == t.leaf_b)
+    nodes = np.unique(np.concatenate([t.node_a[inner], t.node_b[inner]])).size
+    return _way_out(view, part, shots, good) if nodes >= 3 else None
+
+
+_PARTNERS = {
+    "slot": _slot,
+    "leaf": _leaf,
+    "uplink": _uplink,
+    "leaf slot": _leaf_slot,
+    "way out": _way_out,
+    "inside leaf": _inside_leaf,
+    "class": _class,
+    "node": _node,
+    "end": _end,
+}
