@@ -1,88 +1,309 @@
-"""Each planned group reaches the bus bandwidth of its peers: the groups of the same axis, size and number of nodes.
+"""Each planned group reaches the bus bandwidth that it should.
 
-The reference is the median of those groups, the better one of two. A group of an axis that has no peer is not judged here. The limit is only as good as the repeats, and a
-group that was measured once is never called slow.
+Three references, each named in the finding. (a) What hardware and the group's shape allow: a formula over active links, NICs and group size, or a profile's measured figure; 0.9 of it by default, less for
+small messages. (b) Like peers of this run: same axis, message and spread over nodes; of two modes the upper one. (c) The group's own history, where earlier reports were given.
+Where all groups of an axis are short of (a) or (c) alike, no node is blamed. A value above a reference is never a fault. The limits are only as good as the repeats, and a group that was measured once is never called
+slow. A communicator with other members than planned is FAIL: N groups of one look fast. Runs without GPUs are compared with peers and history only.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from preflight.model import Check, Evidence, Finding, Group, Verdict
+from preflight.model import Check, Evidence, Finding, Group, Inventory, Measurement, Part, Verdict
+from preflight.model.expected_rate import Expectation, Expectations
+from preflight.model.group_series import Reference, Series, peers_reference, series_of, shape_of
 from preflight.model.hostlist import fold_numbers
 from preflight.model.measurement import median
-from preflight.model.noise import TOO_NOISY_REMEDY, by_subject, relative_noise, repeats_of, upper_median, why_too_noisy
-from preflight.model.units import show_rate
+from preflight.model.noise import SIGMAS, TOO_NOISY_REMEDY, relative_noise, why_too_noisy
+from preflight.model.slow_causes import slow_causes
+from preflight.model.units import show_bytes, show_rate
 
-# Gates in use sit 2 to 13 % under typical inside a node, 4 to 8 % between nodes; 10 % gave no false alarm on a healthy cluster's 360 public measurements.
-LIMITS = {"shortfall": 0.10}
+NAME = "group_busbw"
+# shortfall: gates in use sit 2 to 13 % under typical inside a node, 4 to 8 % between nodes; 10 % gave no false alarm on a healthy cluster's 360 public measurements.
+# unknown_route_shortfall: between nodes whose leaf switches are not known, unlike routes differ by 5 to 12 % on healthy clusters. history_drop: as shortfall.
+LIMITS = {"shortfall": 0.10, "unknown_route_shortfall": 0.15, "history_drop": 0.10}
+HISTORY_RUNS = 3  # earlier runs that make a history
+AS_PEERS = 0.95  # of its peers, a group is no worse than they
+ENVIRONMENT_NODES = 4  # from so many nodes on, slow alike, it is what they have in common
+SEVERITY = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.WARN, Verdict.PASS, Verdict.SKIP)
+
+
+class _Case(NamedTuple):
+    """The evidence, its limits, and what was looked up once."""
+
+    evidence: Evidence
+    limits: dict[str, float]
+    expected: Expectations
+    history: dict[tuple[str, str, int], tuple[float, ...]]
+
+
+class _Kind(NamedTuple):
+    """Series that are each other's peers. `noise`: of their repeats, None: nothing was repeated. `peers`: None: fewer than two of them, or too noisy."""
+
+    series: list[Series]
+    across: bool
+    noise: float | None
+    noisy: str | None
+    shortfall: float
+    peers: Reference | None
+
+
+class _Short(NamedTuple):
+    """A series below one of the references. `depth`: 1 - best repeat / reference. `sure`: deep and often enough to be called; else it is UNKNOWN."""
+
+    reference: str
+    depth: float
+    sure: bool
+    verdict: Verdict
+    unsure: str = ""
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
-    """One finding for each group, or one for each kind of group where the noise forbids to tell."""
+    """One finding for each group, its worst message; one for an axis whose groups are slow alike; one for each kind of group where the noise forbids to tell."""
     assert evidence.plan is not None
     assert evidence.measurements is not None
-    shortfall = evidence.limits("group_busbw", LIMITS)["shortfall"]
-    repeats = by_subject(repeats_of(evidence.measurements), "alone")
+    entries = evidence.baseline.entries if evidence.baseline else ()
+    history = {(entry.subject, entry.collective, entry.size_bytes): entry.busbw_bytes_per_s for entry in entries}
+    case = _Case(evidence, evidence.limits(NAME, LIMITS), Expectations(evidence), history)
+    measured = [series for series in series_of(evidence.measurements) if series.mode == "alone" and not series.split]
+    strangers = {m.probe.subject: m for m in evidence.measurements if m.probe.axis and _wrong_members(m)}
     for axis in evidence.plan.timed_axes:
-        kinds: dict[tuple[int, int], list[Group]] = {}
-        for group in evidence.plan.on_axis(axis):
-            if group.name not in repeats:
+        groups = evidence.plan.on_axis(axis)
+        mine = [series for series in measured if series.axis == axis and series.group not in strangers]
+        timed = {series.group for series in mine}
+        for group in groups:
+            if group.name in strangers:
+                yield _other_members(group, strangers[group.name])
+            elif group.name not in timed:
                 yield _unmeasured(group, evidence)
-            else:
-                nodes = len(evidence.plan.placement.nodes_of(group.ranks))
-                kinds.setdefault((len(group.ranks), nodes), []).append(group)
-        for groups in kinds.values():
-            if len(groups) > 1:
-                yield from _judge_kind(axis, groups, repeats, shortfall)
-            else:
-                yield Finding(
-                    check="group_busbw",
-                    subject=groups[0].name,
-                    verdict=Verdict.SKIP,
-                    observed="no other group of its axis, size and number of nodes to compare it with",
-                )
+        found = [finding for kind in _kinds(case, mine) for finding in _judge_kind(case, axis, kind)]
+        worst: dict[str, Finding] = {}
+        for finding in found:
+            before = worst.get(finding.subject)
+            if before is None or SEVERITY.index(finding.verdict) < SEVERITY.index(before.verdict):
+                worst[finding.subject] = finding
+        yield from worst.values()
 
 
-def _judge_kind(axis: str, groups: list[Group], repeats: dict[str, list[float]], shortfall: float) -> Iterator[Finding]:
-    typical = {group.name: median(repeats[group.name]) for group in groups}
-    reference = upper_median(typical.values())
-    noisy = why_too_noisy(relative_noise(repeats[group.name] for group in groups), shortfall)
-    if noisy:
-        slowest = min(typical, key=lambda name: typical[name])
-        yield Finding(
-            check="group_busbw",
-            subject=f"{axis} groups",
-            verdict=Verdict.WARN,
-            observed=f"{noisy}; slowest {slowest} at {show_rate(typical[slowest])}, like groups {show_rate(reference)}",
-            expected=f"repeats alike enough to see a shortfall of {shortfall:.0%}",
-            remedy=TOO_NOISY_REMEDY,
-        )
+def _kinds(case: _Case, measured: Sequence[Series]) -> Iterator[_Kind]:
+    """The largest messages first, so that of equal verdicts theirs are shown."""
+    assert case.evidence.plan is not None
+    kinds: dict[object, list[Series]] = {}
+    for series in sorted(measured, key=lambda series: -series.size_bytes):
+        kinds.setdefault((series.message, shape_of(case.evidence.plan, series.ranks)), []).append(series)
+    for some in kinds.values():
+        per_node, leaves = shape_of(case.evidence.plan, some[0].ranks)
+        shortfall = case.limits["unknown_route_shortfall" if leaves is None else "shortfall"]
+        noise = relative_noise(series.rates for series in some)
+        noisy = why_too_noisy(noise, shortfall)
+        peers = None
+        if len(some) > 1 and not noisy:
+            peers = peers_reference([series.typical for series in some], shortfall)
+        yield _Kind(some, len(per_node) > 1, noise, noisy, shortfall, peers)
+
+
+def _judge_kind(case: _Case, axis: str, kind: _Kind) -> Iterator[Finding]:
+    expected = [case.expected.of(series.collective, series.ranks, series.size_bytes) for series in kind.series]
+    by_formula = [_short_of_formula(kind, series, want) for series, want in zip(kind.series, expected, strict=True)]
+    by_history = [_short_of_history(case, kind, series) for series in kind.series]
+    explained: list[_Short] = []
+    for shorts in (by_formula, by_history):
+        alike = [short for short in shorts if short]
+        if len(alike) == len(kind.series) > 1:
+            yield _all_alike(case, axis, kind, alike)
+            explained += alike
+    if kind.noisy and len(kind.series) > 1:
+        if not explained:
+            yield _too_noisy(axis, kind)
+        for series, short in zip(kind.series, by_formula, strict=True):
+            if short and short.sure and short not in explained:
+                yield _finding(case, kind, series, [short], None)
         return
-    for group in groups:
-        values = repeats[group.name]
-        slow = max(values) < (1 - shortfall) * reference
-        once = slow and len(values) == 1
-        remedy = ""
-        if once:
-            remedy = "give a larger --budget, so that it is repeated"
-        elif slow:
-            remedy = f"see pair_outlier for ranks {fold_numbers(group.ranks)}; if no pair of them is slow, their ring order or route is"
-        yield Finding(
-            check="group_busbw",
-            subject=group.name,
-            verdict=Verdict.UNKNOWN if once else Verdict.FAIL if slow else Verdict.PASS,
-            observed=f"{show_rate(typical[group.name])}, {typical[group.name] / reference:.0%} of its peers"
-            + (", in its only measurement" if once else ""),
-            expected=f"at least {1 - shortfall:.0%} of {show_rate(reference)}, the median of {len(groups)} like groups in this run",
-            remedy=remedy,
-            evidence=(group.name,),
-        )
+    for series, want, *shorts in zip(kind.series, expected, by_formula, by_history, strict=True):
+        left = [short for short in (_short_of_peers(kind, series), *shorts) if short and short not in explained]
+        if left or not explained:
+            yield _finding(case, kind, series, [_beside_peers(kind, series, short) for short in left], want)
+
+
+def _beside_peers(kind: _Kind, series: Series, short: _Short) -> _Short:
+    """As fast as its peers, of which others are not short: then the limit is near, and the group no worse than they are."""
+    if kind.peers is None or short.verdict is not Verdict.FAIL or max(series.rates) < AS_PEERS * kind.peers.bytes_per_s:
+        return short
+    return short._replace(verdict=Verdict.WARN)
+
+
+def _short_of_peers(kind: _Kind, series: Series) -> _Short | None:
+    if kind.peers is None or max(series.rates) >= (1 - kind.shortfall) * kind.peers.bytes_per_s:
+        return None
+    depth = 1 - max(series.rates) / kind.peers.bytes_per_s
+    return _called(kind, series, "its peers", depth, Verdict.FAIL)
+
+
+def _short_of_formula(kind: _Kind, series: Series, want: Expectation) -> _Short | None:
+    least = want.minimum_bytes_per_s
+    if want.bytes_per_s is None or least is None or max(series.rates) >= least:
+        return None
+    depth = 1 - max(series.rates) / want.bytes_per_s
+    what = f"what the hardware allows ({show_rate(want.bytes_per_s)}: {want.formula}; {want.source})"
+    return _called(kind, series, what, depth, Verdict.FAIL if want.firm else Verdict.WARN)
+
+
+def _short_of_history(case: _Case, kind: _Kind, series: Series) -> _Short | None:
+    """Agents that share one machine, or nodes without GPUs, do other work too: there a drop is worth a look, no more."""
+    earlier = case.history.get((series.group, series.collective, series.size_bytes), ())
+    if len(earlier) < HISTORY_RUNS:
+        return None
+    usual = median(earlier)
+    depth = 1 - max(series.rates) / usual
+    if depth <= case.limits["history_drop"] or depth <= SIGMAS * (relative_noise([earlier]) or 0.0):
+        return None
+    settings = case.evidence.settings
+    shared = settings.local or settings.backend == "gloo"
+    what = f"its own history ({show_rate(usual)}, the median of {len(earlier)} earlier runs)"
+    return _called(kind, series, what, depth, Verdict.WARN if shared else Verdict.FAIL)
+
+
+def _called(kind: _Kind, series: Series, reference: str, depth: float, verdict: Verdict) -> _Short:
+    """Whether it can be called: measured more than once, and deeper than the noise."""
+    if len(series.rates) == 1:
+        return _Short(reference, depth, False, Verdict.UNKNOWN, "in its only measurement")
+    if kind.noise is not None and depth < SIGMAS * kind.noise:
+        return _Short(reference, depth, False, Verdict.WARN, f"with repeats that differ by {kind.noise:.0%}")
+    return _Short(reference, depth, True, verdict)
+
+
+def _finding(case: _Case, kind: _Kind, series: Series, shorts: Sequence[_Short], want: Expectation | None) -> Finding:
+    verdict = min((short.verdict for short in shorts), key=SEVERITY.index, default=Verdict.PASS)
+    observed = f"{show_rate(series.typical)} at {show_bytes(series.size_bytes)}"
+    observed += f", {series.typical / kind.peers.bytes_per_s:.0%} of its peers" if kind.peers else ""
+    for short in shorts:
+        observed += f"; {short.depth:.0%} below {short.reference}{f', {short.unsure}' if short.unsure else ''}"
+    against = _references(case, kind, series, want)
+    if not against and not shorts:
+        why = f"; no formula: {want.unknown[0]}" if want and want.unknown else ""
+        observed = f"no other group of its axis, size and number of nodes to compare it with{why}"
+        verdict = Verdict.SKIP
+    causes = _causes(case, [series], across=kind.across) if verdict in (Verdict.FAIL, Verdict.WARN) else ()
+    return Finding(
+        check=NAME,
+        subject=series.group,
+        verdict=verdict,
+        observed=observed,
+        expected="; ".join(against),
+        remedy=_remedy(series, shorts, causes),
+        blames=Part(kind="environment", name=causes[0], confidence="likely")
+        if causes and verdict is Verdict.FAIL and all("hardware" in short.reference for short in shorts)
+        else None,
+        evidence=(series.group,),
+    )
+
+
+def _references(case: _Case, kind: _Kind, series: Series, want: Expectation | None) -> list[str]:
+    """What it was held against, in words."""
+    found = []
+    if kind.peers:
+        found.append(f"at least {1 - kind.shortfall:.0%} of {show_rate(kind.peers.bytes_per_s)}, {kind.peers.how}")
+    if want and want.bytes_per_s is not None and want.at_least:
+        more = f" (other algorithms reach up to {show_rate(want.may_reach)})" if want.may_reach else ""
+        hint = "" if want.firm else ", a hint"
+        found.append(f"at least {want.at_least:.0%} of {show_rate(want.bytes_per_s)}: {want.formula}{more}{hint}")
+    earlier = case.history.get((series.group, series.collective, series.size_bytes), ())
+    if len(earlier) >= HISTORY_RUNS:
+        least = f"{1 - case.limits['history_drop']:.0%} of {show_rate(median(earlier))}"
+        found.append(f"at least {least}, the median of {len(earlier)} earlier runs")
+    return found
+
+
+def _remedy(series: Series, shorts: Sequence[_Short], causes: Sequence[str]) -> str:
+    if not shorts:
+        return ""
+    if not any(short.sure for short in shorts):
+        return "give a larger --budget, so that it is repeated"
+    if causes:
+        return f"set right first: {causes[0]}"
+    if all("history" in short.reference for short in shorts):
+        return "see what changed since: driver, NCCL, settings, cables"
+    ranks = fold_numbers(series.ranks)
+    return f"see slow_part for ranks {ranks}; if no pair of them is slow, their ring order, their NIC settings or their route is"
+
+
+def _all_alike(case: _Case, axis: str, kind: _Kind, shorts: Sequence[_Short]) -> Finding:
+    """All groups of an axis short of what the hardware allows, or of their history: what they have in common, no node."""
+    assert case.evidence.plan is not None
+    causes = _causes(case, kind.series, across=kind.across)
+    nodes = case.evidence.plan.placement.nodes_of(rank for series in kind.series for rank in series.ranks)
+    slowest = min(kind.series, key=lambda series: series.typical)
+    fastest = max(kind.series, key=lambda series: series.typical)
+    verdict = max((short.verdict for short in shorts), key=SEVERITY.index)
+    blames = None
+    if verdict is Verdict.FAIL and (causes or len(nodes) >= ENVIRONMENT_NODES):
+        cause = causes[0] if causes else f"what the nodes of the {axis} groups have in common"
+        blames = Part(kind="environment", name=cause, confidence="likely")
+    means = f"; {', '.join(causes)}" if causes else ""
+    common = "compare settings, drivers, NCCL and GPUDirect RDMA with a cluster of this kind that is fast; count cables, not interfaces"
+    return Finding(
+        check=NAME,
+        subject=f"{axis} groups",
+        verdict=verdict,
+        observed=f"all {len(kind.series)} are short alike, {show_rate(slowest.typical)} to {show_rate(fastest.typical)} at "
+        f"{show_bytes(slowest.size_bytes)}: {min(short.depth for short in shorts):.0%} or more below {shorts[0].reference}"
+        f"{f', {shorts[0].unsure}' if shorts[0].unsure else ''}{means}",
+        expected="at least the share of the hardware's rate that healthy clusters reach"
+        if "hardware" in shorts[0].reference
+        else f"no drop of more than {case.limits['history_drop']:.0%}",
+        remedy="give a larger --budget, so that they are repeated"
+        if not any(short.sure for short in shorts)
+        else f"set right: {causes[0]}"
+        if causes
+        else common,
+        blames=blames,
+        evidence=tuple(series.group for series in kind.series[:8]),
+    )
+
+
+def _causes(case: _Case, some: Sequence[Series], *, across: bool) -> tuple[str, ...]:
+    plan, inventory = case.evidence.plan, case.evidence.inventory or Inventory(nodes=())
+    assert plan is not None
+    names = set(plan.placement.nodes_of(rank for series in some for rank in series.ranks))
+    return slow_causes((node for node in inventory.nodes if node.name in names), across=across)
+
+
+def _too_noisy(axis: str, kind: _Kind) -> Finding:
+    slowest = min(kind.series, key=lambda series: series.typical)
+    reference = peers_reference([series.typical for series in kind.series], kind.shortfall)
+    return Finding(
+        check=NAME,
+        subject=f"{axis} groups",
+        verdict=Verdict.WARN,
+        observed=f"{kind.noisy}; slowest {slowest.group} at {show_rate(slowest.typical)}, like groups {show_rate(reference.bytes_per_s)}",
+        expected=f"repeats alike enough to see a shortfall of {kind.shortfall:.0%}",
+        remedy=TOO_NOISY_REMEDY,
+    )
+
+
+def _wrong_members(measurement: Measurement) -> bool:
+    return bool(measurement.members) and sorted(measurement.members) != sorted(measurement.probe.ranks)
+
+
+def _other_members(group: Group, measurement: Measurement) -> Finding:
+    """NVIDIA/nccl-tests 27, 182 and 71: programs built without their launcher make N groups of one, each of which reports a figure of its own, or none."""
+    members = measurement.members
+    return Finding(
+        check=NAME,
+        subject=group.name,
+        verdict=Verdict.FAIL,
+        observed=f"the communicator had {len(members)} member{'s' * (len(members) != 1)}, ranks {fold_numbers(sorted(members))}",
+        expected=f"the {len(group.ranks)} ranks of the plan, {fold_numbers(group.ranks)}",
+        remedy="its figures say nothing of the plan: see that all ranks get the same rendezvous address and their own rank",
+        evidence=(measurement.probe.key,),
+    )
 
 
 def _unmeasured(group: Group, evidence: Evidence) -> Finding:
     assert evidence.measurements is not None
     failures = [m.failure.text for m in evidence.measurements if m.probe.subject == group.name and m.failure]
     return Finding(
-        check="group_busbw",
+        check=NAME,
         subject=group.name,
         verdict=Verdict.UNKNOWN,
         observed=f"no figure for ranks {fold_numbers(group.ranks)}: {failures[-1] if failures else 'it was not reached'}",
@@ -92,11 +313,12 @@ def _unmeasured(group: Group, evidence: Evidence) -> Finding:
 
 
 CHECK = Check(
-    name="group_busbw",
-    claim="Each planned group reaches the bus bandwidth of its peers.",
-    why="The job runs at the speed of its slowest group.",
-    source="peers measured in the same run; bus bandwidth as nccl-tests defines it (doc/PERFORMANCE.md)",
-    remedy="look at the pairs of the slow group: the slowest member holds it up",
+    name=NAME,
+    claim="Each planned group reaches the bus bandwidth that its hardware allows, that of its peers, and that of its own history.",
+    why="The job runs at the speed of its slowest group; and where all are slow alike, comparing them with each other finds nothing.",
+    source="formulas over active links, NICs and group size, whose constants are NCCL's and which published runs of A100, H100, H200 and B200 confirm; peers measured in the same run; earlier reports; "
+    "bus bandwidth as nccl-tests defines it (doc/PERFORMANCE.md)",
+    remedy="look at the pairs of a slow group: the slowest member holds it up; where all groups are slow, look at settings, drivers and GPUDirect RDMA",
     uses=("plan", "measurements"),
     judge=judge,
     limits=LIMITS,

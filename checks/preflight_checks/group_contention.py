@@ -1,59 +1,137 @@
-"""Groups keep their bandwidth when all groups of their axis run at once, as they do in training.
+"""Groups keep their bandwidth when all groups of their axis run at once, and when groups of several axes do, as in training.
 
-The ratio together / alone is near 1 where groups share nothing, and 1/k where k groups share a NIC. On agents that share one machine (--local) the groups also share its
-cores, so the ratio says nothing of a fabric and is never called FAIL.
+The ratio together / alone is near 1 where groups share nothing, and 1/k where k groups share a NIC; k comes from the inventory, where it tells whose NIC is whose. Less than that with good figures alone is
+contention: an uplink, a route, a NIC that should not be shared. Of the mixed step, in which groups of several axes run at once, only a WARN is made: how their messages overlap is the framework's choice.
+On agents that share one machine (--local) the groups also share its cores, so the ratio says nothing of a fabric and is never called FAIL.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from math import hypot
+from typing import NamedTuple
 
-from preflight.model import Check, Evidence, Finding, Verdict
-from preflight.model.measurement import median
-from preflight.model.noise import TOO_NOISY_REMEDY, by_subject, relative_noise, repeats_of, why_too_noisy
+from preflight.model import Check, Evidence, Finding, Group, Mode, Verdict
+from preflight.model.expected_rate import Expectations
+from preflight.model.group_series import Series, series_of
+from preflight.model.noise import TOO_NOISY_REMEDY, relative_noise, why_too_noisy
+from preflight.model.units import show_bytes
 
-# Two groups on one NIC give 0.5; below that the layout leaves most of the fabric unused. 0.8: clearly more than measuring noise (1 to 3 %) and route effects (5 to 12 %).
+NAME = "group_contention"
+# Of what is left when sharing is counted in. 0.5: as if the groups shared what they need not share; 0.8: clearly more than measuring noise (1 to 3 %) and route effects (5 to 12 %).
 LIMITS = {"warn_ratio": 0.8, "fail_ratio": 0.5}
+HOW: dict[Mode, str] = {"together": "all groups of the axis run at once", "mixed": "groups of several axes run at once"}
+
+
+class _Both(NamedTuple):
+    """A group's repeats alone and in another mode, of one message. `sharers`: groups that share its NICs in that mode, itself among them; None: not known."""
+
+    alone: Series
+    other: Series
+    sharers: int | None
+
+    @property
+    def ratio(self) -> float:
+        return self.other.typical / self.alone.typical
+
+    @property
+    def once(self) -> bool:
+        """Timed only once in one of the two ways, on which no FAIL can rest."""
+        return min(len(self.alone.rates), len(self.other.rates)) == 1
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
-    """One finding for each group that was timed both ways, or one for each axis where the noise forbids to tell."""
+    """One finding for each group that was timed both ways, its worst message, or one for each axis where the noise forbids to tell; the mixed step likewise."""
     assert evidence.plan is not None
     assert evidence.measurements is not None
-    limits = evidence.limits("group_contention", LIMITS)
-    repeats = repeats_of(evidence.measurements)
-    alone, together = by_subject(repeats, "alone"), by_subject(repeats, "together")
+    limits = evidence.limits(NAME, LIMITS)
+    measured = [series for series in series_of(evidence.measurements) if not series.split]
+    nics = _Nics(evidence)
     for axis in evidence.plan.timed_axes:
-        planned = [group.name for group in evidence.plan.on_axis(axis)]
-        names = [name for name in planned if name in alone and name in together]
-        missing = [name for name in planned if name in alone and name not in together]  # else group_busbw speaks
-        if missing and len(planned) > 1:
+        groups = evidence.plan.on_axis(axis)
+        alone = {(s.group, s.message): s for s in measured if s.axis == axis and s.mode == "alone"}
+        together = {(s.group, s.message): s for s in measured if s.axis == axis and s.mode == "together"}
+        mixed = {(s.group, s.message): s for s in measured if s.axis == axis and s.mode == "mixed"}
+        timed = {group for group, _ in alone}  # of those that were not, group_busbw speaks
+        missing = [g.name for g in groups if g.name in timed and g.name not in {name for name, _ in together}]
+        if missing and len(groups) > 1:
             yield _unmeasured(axis, missing)
-        if not names:
-            continue
-        ratios = {name: median(together[name]) / median(alone[name]) for name in names}
-        lowest = min(ratios, key=lambda name: ratios[name])
-        noises = [relative_noise(mode[name] for name in names) for mode in (alone, together)]
-        noise = None if None in noises else hypot(*(n for n in noises if n is not None))
-        noisy = why_too_noisy(noise, 1 - limits["warn_ratio"])
-        if noisy:
-            yield Finding(
-                check="group_contention",
-                subject=f"{axis} groups",
-                verdict=Verdict.WARN,
-                observed=f"{noisy}; lowest ratio {ratios[lowest]:.2f} ({lowest})",
-                expected=f"repeats alike enough to see a ratio of {limits['warn_ratio']:g}",
-                remedy=TOO_NOISY_REMEDY,
-            )
-            continue
-        for name, ratio in ratios.items():
-            once = min(len(alone[name]), len(together[name])) == 1
-            yield _group(name, ratio, limits, once=once, local=evidence.settings.local)
+        both = [_Both(alone[key], together[key], nics.sharers(groups, key[0])) for key in alone if key in together]
+        yield from _judge_axis(axis, both, limits, evidence)
+        across = [_Both(alone[key], mixed[key], None) for key in alone if key in mixed]
+        yield from _judge_axis(axis, across, limits, evidence)
+
+
+class _Nics:
+    """Which groups of an axis share NICs."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._expected = Expectations(evidence)
+        self._evidence = evidence
+        self._users: dict[str, tuple[dict[str, tuple[str, ...]], Counter[str]]] = {}
+
+    def sharers(self, groups: Sequence[Group], name: str) -> int | None:
+        """How many groups use the busiest NIC of this one; 1: none is shared, or the group stays inside an NVLink domain. None: not known."""
+        if self._evidence.inventory is None or self._evidence.settings.backend == "gloo":
+            return None
+        axis = groups[0].axis
+        if axis not in self._users:
+            cards = {group.name: self._cards(group) for group in groups}
+            known = {group: own for group, own in cards.items() if own is not None}
+            self._users[axis] = (known, Counter(card for own in known.values() for card in own))
+        cards_of, users = self._users[axis]
+        if name not in cards_of or len(cards_of) < len(groups):
+            return None
+        return max((users[card] for card in cards_of[name]), default=1)
+
+    def _cards(self, group: Group) -> tuple[str, ...] | None:
+        domains = {self._expected.domain(rank) for rank in group.ranks}
+        if None in domains:
+            return None
+        if len(domains) == 1:
+            return ()
+        found: dict[str, None] = {}
+        for rank in group.ranks:
+            own = self._expected.nics(rank)
+            if not own:
+                return None  # which NIC its traffic takes is not known
+            found |= dict.fromkeys(own)
+        return tuple(found)
+
+
+def _judge_axis(axis: str, both: Sequence[_Both], limits: dict[str, float], evidence: Evidence) -> Iterator[Finding]:
+    if not both:
+        return
+    lowest = min(both, key=lambda pair: pair.ratio)
+    mode = lowest.other.mode
+    noises = [
+        relative_noise(series.rates for series in some)
+        for some in zip(*[(p.alone, p.other) for p in both], strict=True)
+    ]
+    noise = None if None in noises else hypot(*(noise for noise in noises if noise is not None))
+    noisy = why_too_noisy(noise, 1 - limits["warn_ratio"])
+    if noisy:
+        yield Finding(
+            check=NAME,
+            subject=f"{axis} groups" + (" in the mixed step" if mode == "mixed" else ""),
+            verdict=Verdict.WARN,
+            observed=f"{noisy}; lowest ratio {lowest.ratio:.2f} ({lowest.alone.group})",
+            expected=f"repeats alike enough to see a ratio of {limits['warn_ratio']:g}",
+            remedy=TOO_NOISY_REMEDY,
+        )
+        return
+    worst: dict[str, _Both] = {}
+    for pair in both:
+        before = worst.get(pair.alone.group)
+        if before is None or pair.ratio * (pair.sharers or 1) < before.ratio * (before.sharers or 1):
+            worst[pair.alone.group] = pair
+    for pair in worst.values():
+        yield _group(pair, limits, local=evidence.settings.local)
 
 
 def _unmeasured(axis: str, names: list[str]) -> Finding:
     """An axis of which some groups lack a figure: what they do to each other is not known."""
     return Finding(
-        check="group_contention",
+        check=NAME,
         subject=f"{axis} groups",
         verdict=Verdict.UNKNOWN,
         observed=f"{len(names)} groups were timed alone, but not together with the others: {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}",
@@ -62,31 +140,43 @@ def _unmeasured(axis: str, names: list[str]) -> Finding:
     )
 
 
-def _group(name: str, ratio: float, limits: dict[str, float], *, once: bool, local: bool) -> Finding:
-    """`once`: it was timed only once in one of the two ways, on which no FAIL can rest."""
+def _group(pair: _Both, limits: dict[str, float], *, local: bool) -> Finding:
+    mode = pair.other.mode
+    shared = pair.sharers or 1
+    warn, fail = limits["warn_ratio"] / shared, limits["fail_ratio"] / shared
     verdict = Verdict.PASS
-    if ratio < limits["warn_ratio"]:
-        verdict = Verdict.FAIL if ratio < limits["fail_ratio"] and not once and not local else Verdict.WARN
-    shared = "the agents share one machine's cores, so this says nothing of a fabric" if local else ""
+    if pair.ratio < warn:
+        may_fail = mode == "together" and not pair.once and not local
+        verdict = Verdict.FAIL if pair.ratio < fail and may_fail else Verdict.WARN
+    observed = f"{pair.ratio:.2f} of its bandwidth is left when {HOW[mode]}, at {show_bytes(pair.alone.size_bytes)}"
+    if verdict is not Verdict.PASS and local:
+        observed += "; the agents share one machine's cores, so this says nothing of a fabric"
+    expected = f"at least {warn:.2g}"
+    if mode == "together":
+        expected += f" (below {fail:.2g}: FAIL)"
+        if shared > 1:
+            expected += f": {shared} groups share each NIC, which leaves {1 / shared:.2f}"
+        elif pair.sharers is None:
+            expected += "; whether the groups share NICs is not known"
+    name = pair.alone.group
     return Finding(
-        check="group_contention",
-        subject=name,
+        check=NAME,
+        subject=name if mode == "together" else f"{name} in the mixed step",
         verdict=verdict,
-        observed=f"{ratio:.2f} of its bandwidth is left when all groups of the axis run at once"
-        + (f"; {shared}" if shared and verdict is Verdict.WARN else ""),
-        expected=f"at least {limits['warn_ratio']:g} (below {limits['fail_ratio']:g}: FAIL)",
+        observed=observed,
+        expected=expected,
         remedy=""
         if verdict is Verdict.PASS or local
-        else "look for a NIC, uplink or route that groups of this axis share; another rank order may part them",
-        evidence=(f"{name} alone", f"{name} together"),
+        else "look for an uplink, a route or a NIC that these groups share; another rank order may part them",
+        evidence=(f"{name} alone", f"{name} {mode}"),
     )
 
 
 CHECK = Check(
-    name="group_contention",
-    claim="Groups keep their bandwidth when all groups of their axis run at once.",
+    name=NAME,
+    claim="Groups keep their bandwidth when all groups of their axis run at once, and when those of several axes do.",
     why="In training they do run at once; a tool that times one at a time sees a fabric that the job never gets.",
-    source="the ratio of two measurements of the same run, alone and together",
+    source="the ratio of two measurements of the same run, alone and together; 1/k where k groups share a NIC, from the inventory",
     remedy="give groups that run at once NICs of their own, or ask the network's operator about oversubscribed uplinks",
     uses=("plan", "measurements"),
     judge=judge,

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from preflight.model import Evidence, Rule, Settings, Verdict
 from preflight_checks.group_contention import CHECK
 from tests.checks.clusters import cluster, said, subjects, with_measurements
+from tests.fast_machines import evidence_of, inventory_of, timed
 
 EVERY_GROUP = [f"{axis}{i}" for axis in ("tp", "dp") for i in range(4)]
 
@@ -112,3 +113,84 @@ def test_the_plan_file_sets_the_limits():
     lenient = msgspec.structs.replace(evidence, plan=msgspec.structs.replace(evidence.plan, job=job))
     assert {f.verdict for f in said(CHECK, evidence)} == {Verdict.FAIL}
     assert {f.verdict for f in said(CHECK, lenient)} == {Verdict.PASS}
+
+
+# --- NICs that are shared by design ---
+
+
+def shared_nics(ratio: float, *, nics: int, mode="together", repeats=(1.0, 1.003, 0.997)) -> Evidence:
+    """Four nodes of 8 H100 whose GPUs share so many NICs; each dp group keeps this share of its bandwidth."""
+    evidence = evidence_of(inventory_of(4, nics=nics))
+    found = []
+    for name in (group.name for group in evidence.plan.on_axis("dp")):
+        found += timed(evidence.plan, name, [47e9 * r for r in repeats])
+        found += timed(evidence.plan, name, [47e9 * ratio * r for r in repeats], mode=mode)
+    return with_measurements(evidence, found)
+
+
+@pytest.mark.parametrize(
+    ("nics", "ratio", "verdict"),
+    [
+        (8, 0.97, Verdict.PASS),
+        (8, 0.49, Verdict.FAIL),
+        (4, 0.49, Verdict.PASS),  # two groups on each NIC
+        (4, 0.35, Verdict.WARN),
+        (4, 0.2, Verdict.FAIL),
+        (2, 0.25, Verdict.PASS),  # four
+        (2, 0.12, Verdict.FAIL),
+    ],
+)
+def test_groups_that_share_a_nic_by_design_are_held_against_its_parts(nics, ratio, verdict):
+    found = said(CHECK, shared_nics(ratio, nics=nics))
+    assert {f.verdict for f in found if f.subject.startswith("dp")} == {verdict}
+    if nics < 8:
+        assert f"{8 // nics} groups share each NIC, which leaves {nics / 8:.2f}" in found[0].expected
+
+
+def test_whose_nic_is_whose_is_said_where_it_is_not_known():
+    blind = msgspec.structs.replace(shared_nics(0.97, nics=8), inventory=None)
+    assert "whether the groups share NICs is not known" in said(CHECK, blind)[0].expected
+
+
+def test_groups_inside_a_node_share_no_nic_however_few_there_are():
+    evidence = evidence_of(inventory_of(4, nics=2))
+    found = []
+    for name in (group.name for group in evidence.plan.on_axis("tp")):
+        found += timed(evidence.plan, name, (366e9, 367e9))
+        found += timed(evidence.plan, name, (150e9, 151e9), mode="together")
+    assert set(subjects(CHECK, with_measurements(evidence, found))) == {f"tp{i}" for i in range(4)}
+
+
+# --- the mixed step ---
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(0.95, Verdict.PASS), (0.3, Verdict.WARN)])
+def test_the_mixed_step_is_told_and_never_failed(ratio, verdict):
+    found = [f for f in said(CHECK, shared_nics(ratio, nics=8, mode="mixed")) if "mixed" in f.subject]
+    assert {f.verdict for f in found} == {verdict}
+    assert found[0].subject == "dp0 in the mixed step"
+    assert "groups of several axes run at once" in found[0].observed
+
+
+def test_each_message_is_compared_with_itself():
+    """A group timed at two sizes: the worse ratio is told, with its size."""
+    evidence = evidence_of(inventory_of(4))
+    found = []
+    for name in (group.name for group in evidence.plan.on_axis("dp")):
+        for size, alone, together in ((2**26, 20e9, 19e9), (2**30, 46e9, 30e9)):
+            found += timed(evidence.plan, name, (alone, alone), size_bytes=size)
+            found += timed(evidence.plan, name, (together, together), size_bytes=size, mode="together")
+    finding = said(CHECK, with_measurements(evidence, found))[0]
+    assert finding.verdict is Verdict.WARN
+    assert finding.observed.startswith("0.65 of its bandwidth is left")
+    assert finding.observed.endswith("at 1.07 GB")
+
+
+def test_a_skewed_exchange_is_no_repeat_of_the_even_one():
+    evidence = shared_nics(0.97, nics=8)
+    skewed = [
+        msgspec.structs.replace(m, probe=msgspec.structs.replace(m.probe, split=(0.4, 0.2, 0.2, 0.2)))
+        for m in shared_nics(0.1, nics=8).measurements
+    ]
+    both = with_measurements(evidence, (*evidence.measurements, *skewed))
+    assert subjects(CHECK, both) == []
