@@ -56,8 +56,11 @@ def story(examined: Examined, result: Score) -> str:
     lines += [f"  planted {kind_of(fault)}: {short(fault)}: {fate}" for fault, fate in zip(planted, fates, strict=True)]
     blames = iter(result.blamed)
     for culprit in verdict.culprits:
-        what = next(blames)[1] if culprit.kind else f"not identifiable, {len(culprit.candidates)} candidates"
-        lines.append(f"  named {culprit.kind}: {short(culprit)}: {what}")
+        if culprit.kind is not None and (what := next(blames)[1]):
+            lines.append(f"  named {culprit.kind}: {short(culprit)}: {what}")
+    open_questions = [len(culprit.candidates) for culprit in verdict.culprits if culprit.kind is None]
+    if open_questions:
+        lines.append(f"  not identifiable: {len(open_questions)}, with candidates: {open_questions[:20]}")
     lines += [f"  note: {note[:200]}" for note in (*verdict.notes, verdict.unjudged) if note]
     return "\n".join(lines)
 
