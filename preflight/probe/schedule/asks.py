@@ -36,12 +36,17 @@ def pack_asks(asks: Iterable[Ask], busy_limit: int | None = None) -> list[list[A
 
 def can_run(ask: Ask) -> bool:
     """Whether a worker knows this operation for so many ends."""
-    return ask.op in (ALONE if ask.a == ask.b else _PAIRS) and min(ask.a, ask.b) >= 0
+    return _collective(ask) in (ALONE if ask.a == ask.b else _PAIRS) and min(ask.a, ask.b) >= 0
+
+
+def _collective(ask: Ask) -> str:
+    """The operation's first word: the localiser tells routes apart by what follows ("send_recv over 18 NVLinks"), and the ends decide which it is."""
+    return ask.op.partition(" ")[0]
 
 
 def ask_probe(ask: Ask, backend: str) -> Probe:
     """The probe of one ask that can run; a pair both ways is named as in the plan, one way with its sender first."""
-    op = next(name for name in get_args(Collective) if name == ask.op)
+    op = next(name for name in get_args(Collective) if name == _collective(ask))
     if ask.a == ask.b:
         return alone_probe(ask.a, op, backend, reason=ask.reason)
     ranks = (ask.a, ask.b) if op == "send" else (min(ask.a, ask.b), max(ask.a, ask.b))

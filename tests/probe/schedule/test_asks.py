@@ -50,6 +50,12 @@ def test_an_ask_one_way_keeps_its_sender_and_a_pair_both_ways_its_name():
     assert (both.key, both.ranks, both.reason) == ("pair 2-5 send_recv alone 0", (2, 5), "again")
 
 
+def test_what_the_localiser_says_of_the_route_is_no_part_of_the_operation():
+    ask = Ask(a=0, b=1, op="send_recv over 18 NVLinks")
+    assert pack_asks([ask]) == [[ask]]
+    assert ask_probe(ask, "nccl").key == "pair 0-1 send_recv alone 0"
+
+
 def test_an_ask_of_one_gpu_is_what_it_does_by_itself():
     probe = ask_probe(Ask(a=3, b=3, op="host_to_device"), "nccl")
     assert (probe.subject, probe.ranks, probe.flops) == ("gpu 3", (3,), 0)
