@@ -13,10 +13,11 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from preflight.model import Answer, Check, CheckRun, Evidence, Finding, Report, Rule, Verdict
+from preflight.model import Answer, Check, CheckRun, Ends, Evidence, Finding, Localisation, Report, Rule, Verdict
 from preflight.model.hostlist import natural_key
 from preflight.model.job import Need
 
+BROKE = "the localiser broke"
 WHOLE_RUN = "run"  # the subject of a finding that is about the check itself, not about a part of the cluster
 
 _GATHERED_BY = {
@@ -32,8 +33,22 @@ def judge(
     evidence: Evidence, checks: Sequence[Check], *, partial: bool = False
 ) -> tuple[tuple[Finding, ...], tuple[CheckRun, ...], Answer]:
     """Findings worst first, what each check cost, and the answer. A partial run is never "go": it didn't see everything."""
-    findings, runs = run_checks(checks, evidence)
+    findings, runs = run_checks(checks, localised(evidence))
     return findings, runs, answer_of(findings, partial=partial)
+
+
+def localised(evidence: Evidence) -> Evidence:
+    """The evidence with what its pairs say of the fabric: what it has already, else inferred now. A localiser that breaks is told of in `unjudged`."""
+    if evidence.localisation is not None or evidence.plan is None or not evidence.measurements:
+        return evidence
+    from preflight.judge.localise import localise_evidence
+
+    try:
+        found = localise_evidence(evidence)
+    except Exception as error:  # noqa: BLE001 - what was measured must not be lost with it
+        nobody = Ends(nodes=(), node=(), slot=())
+        found = Localisation(ends=nobody, unjudged=f"{BROKE}: {type(error).__name__}: {error}")
+    return msgspec.structs.replace(evidence, localisation=found)
 
 
 def judge_again(report: Report, checks: Sequence[Check]) -> Report:
@@ -42,13 +57,16 @@ def judge_again(report: Report, checks: Sequence[Check]) -> Report:
     A check that the saved command didn't run and couldn't, for want of facts, is no news and left out.
     """
     said = {finding.check for finding in report.findings}
-    able = [check for check in checks if check.name in said or not _missing(check, report.evidence)]
-    findings, runs = run_checks(able, report.evidence)
+    evidence = report.evidence
+    if evidence.plan is not None:  # inferred anew, as the checks judge anew; without a plan it can't be
+        evidence = localised(msgspec.structs.replace(evidence, localisation=None))
+    able = [check for check in checks if check.name in said or not _missing(check, evidence)]
+    findings, runs = run_checks(able, evidence)
     absent = absent_checks(report, checks)
     kept = [finding for finding in report.findings if finding.check in absent]
     everything = tuple(sorted([*findings, *kept], key=lambda finding: finding.verdict.rank))
     answer = answer_of(everything, partial=report.partial)
-    return msgspec.structs.replace(report, findings=everything, checks=runs, answer=answer)
+    return msgspec.structs.replace(report, evidence=evidence, findings=everything, checks=runs, answer=answer)
 
 
 def absent_checks(report: Report, checks: Sequence[Check]) -> frozenset[str]:
