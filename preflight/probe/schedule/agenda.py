@@ -25,7 +25,7 @@ from preflight.probe.schedule.stages import PAIRS, Stage, Stages, pass_rounds, r
 from preflight.probe.schedule.strata import FIRST_ROUNDS
 
 FOLLOW_UPS, PAIR_FOLLOW_UPS = 2, 4  # batches of asks: of any kind, then of pairs alone
-ASK_ROUNDS = 8  # of one batch; what is beyond, the localiser asks for again if it still wants it
+ASK_ROUNDS = 16  # of one batch: a part under suspicion needs a dozen partners; what is beyond, the localiser asks for again if it still wants it
 NOISE_ROUNDS = 1  # repeated before anything is judged; on few nodes all
 SURE, SPARE_S = 1.5, 1.0  # a round fits if so many times its measured cost, and a second, are left
 UNSURE, UNSURE_SPARE_S = 3.0, 2.0  # the same by an estimate

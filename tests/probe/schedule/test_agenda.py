@@ -159,7 +159,7 @@ def test_asks_that_nobody_can_run_and_rounds_without_end_are_left_out():
         agenda.done(agenda.next_round(100.0) or (), 1.0)
     agenda.ask([Ask(a=0, b=99), Ask(a=0, b=0), Ask(a=0, b=1, op="warp")])
     assert (agenda.next_round(100.0) or ())[0].axis == "tp"
-    agenda.ask([Ask(a=0, b=other) for other in range(1, 16)])
+    agenda.ask([Ask(a=0, b=other) for other in range(1, 16) for _ in "ab"])
     rounds = [agenda.next_round(100.0) or () for _ in range(ASK_ROUNDS + 1)]
     assert [probes[0].axis for probes in rounds] == [None] * ASK_ROUNDS + ["tp"]
 
