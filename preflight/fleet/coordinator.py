@@ -4,13 +4,14 @@ It judges nothing: it returns the evidence. Every phase ends by the budget; an i
 """
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 import msgspec
 
 from preflight.errors import ConfigError
 from preflight.fleet import api
-from preflight.fleet.arriving import Connect, bring_up, discover
+from preflight.fleet.arriving import Connect, bring_up, discover, discover_again, keep_time_to_read_again
 from preflight.fleet.backend import choose_backend
 from preflight.fleet.probing import Probing
 from preflight.fleet.replies import gather_calls
@@ -58,6 +59,7 @@ class Coordinator:
                 if self.connect:
                     await state.timed("starting agents", bring_up(state, self.connect))
                 await state.timed("discovery", discover(state, factory))
+                keep_time_to_read_again(state)
                 self._plan()
                 await state.timed("starting workers", start_workers(state))
                 await state.timed("probing", self._probe())
@@ -65,6 +67,9 @@ class Coordinator:
                 stopped = f"interrupted while {state.phase}"
             finally:
                 await state.timed("ending", self._end())
+            if stopped is None:
+                with contextlib.suppress(Stopped):  # what was asked for has been measured
+                    await state.timed("reading counters again", discover_again(state))
         return self._outcome(stopped)
 
     def _plan(self) -> None:
@@ -140,6 +145,7 @@ class Coordinator:
         return Evidence(
             settings=settings,
             inventory=Inventory(nodes=tuple(state.nodes)),
+            before=state.before,
             plan=state.plan,
             topology=state.topology,
             profiles=state.profiles,

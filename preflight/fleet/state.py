@@ -10,16 +10,21 @@ from preflight.fleet.backend import Choice
 from preflight.fleet.local import Address
 from preflight.fleet.task import Progress, Request, Stopped
 from preflight.fleet.world import Client, World
-from preflight.model import Incident, Measurement, Node, Plan, Profile, Topology
+from preflight.model import Incident, Inventory, Measurement, Node, Plan, Profile, Topology
 from preflight.model.evidence import IncidentKind
 
 T = TypeVar("T")
 
 END_S = 11.0  # kept back from the budget: a cut round's last answers (4 s), ending workers (3 s) and local agents (4 s)
+ENDING_S = 4.0  # the last part of that: ending local agents
 
 
 class RunState:
-    """Filled by one phase after the other. `clients`: of the nodes whose agents are there. `left_out`: rank -> why no probe asks for it any more."""
+    """Filled by one phase after the other.
+
+    `clients`: of the nodes whose agents are there. `nodes`: as they are now, `before`: those that were read twice, as they were before probing. `left_out`: rank -> why no probe asks for it
+    any more. `kept_s`: of the budget, for what comes after probing.
+    """
 
     def __init__(self, request: Request, progress: Progress, interrupted: asyncio.Event, world: World) -> None:
         self.request = request
@@ -31,6 +36,8 @@ class RunState:
         self.agents: tuple[Address, ...] = request.agents
         self.clients: dict[str, Client] = {}
         self.nodes: list[Node] = []
+        self.before: Inventory | None = None
+        self.kept_s = END_S
         self.choice: Choice | None = None
         self.plan: Plan | None = None
         self.topology: Topology | None = None
@@ -47,7 +54,7 @@ class RunState:
 
     def left_s(self) -> float:
         """Seconds of the budget that are left for measuring."""
-        return self.request.budget_s - END_S - self.elapsed_s()
+        return self.request.budget_s - self.kept_s - self.elapsed_s()
 
     async def timed(self, phase: str, work: Coroutine[Any, Any, None]) -> None:
         """Do the work of a phase, and keep how long it took."""
