@@ -10,14 +10,17 @@ import msgspec
 from preflight.cli.judged import judged_report
 from preflight.cli.logs_combined import Said, combined
 from preflight.judge.localise import localise
-from preflight.model import Check, Coverage, Evidence, Report, Rule, Topology
+from preflight.model import Check, Coverage, Evidence, Localisation, Report, Rule, Topology
 from preflight.model.expected_rate import expected_of_profile
+from preflight.model.localisation import Ends
 from preflight.probe.nccl_tests.died import culprits_of_deaths
 from preflight.probe.nccl_tests.families import Family, families_of, figures_at
 from preflight.probe.nccl_tests.files import Logs, read_logs
 from preflight.probe.nccl_tests.groups import judge_groups
+from preflight.probe.nccl_tests.reasons import with_figures
 from preflight.probe.nccl_tests.run import COLLECTIVES
 from preflight.probe.nccl_tests.shots import Book, ends_of_logs, shots_of
+from preflight.probe.nccl_tests.singles import Hint, judge_singles
 from preflight.report.text import clean
 
 MAX_SAID = 10  # files whose being left out is told one by one
@@ -56,37 +59,39 @@ def evidence_of_logs(logs: Logs, topology: Topology | None, rules: dict[str, Rul
     for family in families:
         if family.why:
             notes.append(f"{family.name}: not judged: {family.why}")
-        for size_bytes in family.sizes:
-            shots = shots_of(family, size_bytes, ends, book)
-            if shots:
-                said.append(
-                    Said(family, size_bytes, localise(ends, shots, expected=_expected(family, size_bytes, shots.op[0])))
-                )
-        if family.kind.num_hosts > 2 and family.sizes:
-            grouped = judge_groups(family, family.sizes[0])
-            others += grouped.culprits
-            notes += grouped.notes
+        said += [Said(family, size, found) for size in family.sizes if (found := _localised(family, size, ends, book))]
     localisation = combined(said, ends, others, [*notes, *_transport_notes(families)])
     measurements = tuple(measurement for family in families for measurement in book.measurements(family))
     return Evidence(topology=topology, rules=rules, measurements=measurements, localisation=localisation), families
 
 
-def _expected(family: Family, size_bytes: int, op: str) -> dict[tuple[str, str], tuple[float, str]]:
-    """What a formula allows inside a node of this product; empty: none is known. Between nodes it needs the NICs, which logs don't tell."""
+def _localised(family: Family, size_bytes: int, ends: Ends, book: Book) -> Localisation | None:
+    """What the runs of a family say at one size; None: it has none that can be judged."""
+    if family.kind.num_hosts == 1:
+        return judge_singles(family, size_bytes, ends, book, _hint(family, size_bytes))
+    if family.kind.num_hosts > 2:
+        return judge_groups(family, size_bytes, ends)
+    shots = shots_of(family, size_bytes, ends, book)
+    if shots is None:
+        return None
+    found = localise(ends, shots)
+    culprits = tuple(with_figures(culprit, family, size_bytes, ends) for culprit in found.culprits)
+    return msgspec.structs.replace(found, culprits=culprits)
+
+
+def _hint(family: Family, size_bytes: int) -> Hint | None:
+    """What a formula allows inside a node of this product; None: none is known. Between nodes it needs the NICs, which logs don't tell."""
     from preflight.plan.profiles import find_profile
 
     kind = family.kind
     collective = COLLECTIVES.get(kind.program)
-    products = {seat.gpu for run in family.runs for seat in run.seats}
-    if kind.num_hosts != 1 or collective is None or kind.gpus is None or len(products) != 1 or kind.groups != 1:
-        return {}
-    product = products.pop()
-    profile = find_profile(product) if product else None
+    if collective is None or kind.gpus is None or len(kind.products) != 1 or kind.groups != 1:
+        return None
+    profile = find_profile(kind.products[0])
     expected = expected_of_profile(profile, collective, gpus=kind.gpus, size_bytes=size_bytes)
-    if expected.bytes_per_s is None or not expected.firm:
-        return {}
-    source = f"{expected.formula} ({expected.source})"
-    return {(op, route): (expected.bytes_per_s, source) for route in ("one GPU alone", "inside nodes")}
+    if expected.bytes_per_s is None:
+        return None
+    return Hint(expected.bytes_per_s, expected.at_least, f"{expected.formula}; {expected.source}")
 
 
 def _transport_notes(families: Sequence[Family]) -> list[str]:

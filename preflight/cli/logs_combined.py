@@ -4,7 +4,7 @@ A culprit is named if it shows at most of the large sizes. One that shows at few
 explained by a part that another names is left out.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -14,6 +14,7 @@ from preflight.probe.nccl_tests.families import Family
 from preflight.probe.nccl_tests.shots import show_size
 
 MAX_ASKS = 32
+MERE_NOISE = 3  # the localiser's priority of repeats that only tell the noise
 
 
 class Said(Record, frozen=True):
@@ -139,7 +140,7 @@ def _asks(judged: Sequence[Localisation], named: Sequence[Culprit], unclear: Seq
     if not named and not unclear:
         return ()
     distinct: dict[tuple[int, int], Ask] = {}
-    for ask in (ask for loc in judged for ask in loc.asks):
+    for ask in (ask for loc in judged for ask in loc.asks if ask.priority < MERE_NOISE):
         distinct.setdefault((min(ask.a, ask.b), max(ask.a, ask.b)), ask)
     return tuple(distinct.values())[:MAX_ASKS]
 
@@ -147,8 +148,7 @@ def _asks(judged: Sequence[Localisation], named: Sequence[Culprit], unclear: Seq
 def _size_notes(families: Iterable[Sequence[Said]]) -> Iterator[str]:
     """At which sizes each family was judged, and what of it was not."""
     for said in families:
-        runs = [run for run in said[0].family.runs if len(run.hosts) <= 2]
-        yield f"{said[0].family.name}: {len(runs)} runs, judged at {_sizes(said)}, never by the average in their summaries"
+        yield f"{said[0].family.name}: {len(said[0].family.runs)} runs, judged at {_sizes(said)}, never by the average in their summaries"
         yield from dict.fromkeys(
             f"{one.family.name}: {one.localisation.unjudged}" for one in said if one.localisation.unjudged
         )
@@ -157,14 +157,3 @@ def _size_notes(families: Iterable[Sequence[Said]]) -> Iterator[str]:
 def _sizes(said: Iterable[Said]) -> str:
     sizes = sorted({one.size_bytes for one in said})
     return ", ".join(map(show_size, sizes))
-
-
-def crosses(culprit: Culprit, hosts: Sequence[str], leaf_of: Callable[[str], str | None]) -> bool:
-    """Whether a run over these hosts crosses a part that is named."""
-    nodes = set(hosts)
-    if culprit.kind == "path":
-        return bool(nodes & set(culprit.nodes)) and bool(nodes & set(culprit.other_nodes))
-    if culprit.kind in {"uplink", "leaf"} and culprit.leaf is not None:
-        leaves = {leaf_of(host) for host in hosts}
-        return culprit.leaf in leaves and (culprit.kind == "leaf" or len(leaves) > 1)
-    return bool(nodes & set(culprit.nodes))

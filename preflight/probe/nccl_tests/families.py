@@ -18,7 +18,7 @@ MAX_SIZES = 3
 
 
 class Kind(Record, frozen=True):
-    """What makes runs comparable. `gpus`: of each host; None: not told, as the run died early. `groups`: communicators that ran at once."""
+    """What makes runs comparable. `gpus`: of each host; None: not told, as the run died early. `groups`: communicators that ran at once. `products`: of their GPUs, in order."""
 
     folder: str
     program: str
@@ -27,6 +27,7 @@ class Kind(Record, frozen=True):
     groups: int
     dtype: str
     settings: tuple[str, ...]
+    products: tuple[str, ...] = ()
 
 
 class Family(Noun, frozen=True, kw_only=True):
@@ -101,6 +102,7 @@ def _kind(run: Run) -> Kind:
         run.num_groups,
         largest.dtype if largest else "",
         run.settings,
+        tuple(sorted({seat.gpu for seat in run.seats if seat.gpu})),
     )
 
 
@@ -112,7 +114,7 @@ def _nearest(run: Run, kinds: Sequence[Kind]) -> Kind:
         for kind in kinds
         if kind.folder == own.folder
         and kind.num_hosts == own.num_hosts
-        and (own.gpus is None or (kind.gpus, kind.groups) == (own.gpus, own.groups))
+        and (own.gpus is None or (kind.gpus, kind.groups, kind.products) == (own.gpus, own.groups, own.products))
         and own.program in {UNNAMED, kind.program}
         and kind.dtype
     ]

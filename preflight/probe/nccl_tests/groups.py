@@ -1,8 +1,7 @@
 """Runs over three nodes or more: the slowest member holds all of them up, so that a fast run clears its nodes and a slow one accuses all the others of its own together."""
 
-from preflight.model.base import Record
 from preflight.model.hostlist import fold
-from preflight.model.localisation import Culprit, RouteReference
+from preflight.model.localisation import Culprit, Ends, Localisation, RouteReference
 from preflight.model.units import show_rate
 from preflight.probe.nccl_tests.families import Family, figures_at
 from preflight.probe.nccl_tests.shots import show_size
@@ -11,17 +10,8 @@ SHORTFALL = 0.15  # as for pairs whose leaves nobody told; healthy H100 clusters
 LEAST_RUNS = 3
 
 
-class Grouped(Record, frozen=True):
-    """What the runs of one family of many nodes say at one size."""
-
-    culprits: tuple[Culprit, ...]
-    references: tuple[RouteReference, ...]
-    notes: tuple[str, ...]
-    cleared: frozenset[str]
-
-
-def judge_groups(family: Family, size_bytes: int) -> Grouped:
-    """The node that alone can explain all slow runs of the family, if there is one; else which may."""
+def judge_groups(family: Family, size_bytes: int, ends: Ends) -> Localisation:
+    """The node that alone can explain all slow runs of the family, if there is one; else which may. Few runs: `unjudged`, with their figures."""
     rates = {
         run.source: (frozenset(run.hosts), figures.busbw_bytes_per_s)
         for run in family.runs
@@ -30,7 +20,7 @@ def judge_groups(family: Family, size_bytes: int) -> Grouped:
     where = f"{family.name} at {show_size(size_bytes)}"
     if len(rates) < LEAST_RUNS:
         told = ", ".join(f"{fold(hosts)} {show_rate(rate)}" for hosts, rate in rates.values())
-        return Grouped((), (), (f"{where}: {told}: too few runs to compare",) if told else (), frozenset())
+        return Localisation(ends=ends, unjudged=f"{told or 'no figure'}: too few runs to compare", shots=len(rates))
     best = sorted((rate for _, rate in rates.values()), reverse=True)
     reference = best[(len(best) - 1) // 4]  # the upper quarter: one run that came out well doesn't set it
     fast = frozenset(host for hosts, rate in rates.values() if rate >= (1 - SHORTFALL) * reference for host in hosts)
@@ -42,7 +32,14 @@ def judge_groups(family: Family, size_bytes: int) -> Grouped:
         shots=len(rates),
         source=f"upper quarter of {len(rates)} runs",
     )
-    return Grouped(_culprits(slow, fast, reference, where), (found,), (), fast)
+    return Localisation(
+        ends=ends,
+        references=(found,),
+        culprits=_culprits(slow, fast, reference, where),
+        floor=SHORTFALL,
+        cleared_ends=len(fast),
+        shots=len(rates),
+    )
 
 
 def _culprits(
