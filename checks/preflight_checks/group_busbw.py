@@ -65,18 +65,22 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     entries = evidence.baseline.entries if evidence.baseline else ()
     history = {(entry.subject, entry.collective, entry.size_bytes): entry.busbw_bytes_per_s for entry in entries}
     case = _Case(evidence, evidence.limits(NAME, LIMITS), Expectations(evidence), history)
-    measured = [series for series in series_of(evidence.measurements) if series.mode == "alone" and not series.split]
+    measured = [series for series in series_of(evidence.measurements) if not series.split]
     strangers = {m.probe.subject: m for m in evidence.measurements if m.probe.axis and _wrong_members(m)}
+    failed = {m.probe.subject for m in evidence.measurements if m.failure and m.probe.mode == "alone"}
     for axis in evidence.plan.timed_axes:
         groups = evidence.plan.on_axis(axis)
-        mine = [series for series in measured if series.axis == axis and series.group not in strangers]
+        mine = [s for s in measured if s.axis == axis and s.group not in strangers and s.mode == "alone"]
+        together = [s for s in measured if s.axis == axis and s.group not in strangers and s.mode == "together"]
         timed = {series.group for series in mine}
+        at_least_together = {series.group for series in together} - timed - failed
         for group in groups:
             if group.name in strangers:
                 yield _other_members(group, strangers[group.name])
-            elif group.name not in timed:
+            elif group.name not in timed and group.name not in at_least_together:
                 yield _unmeasured(group, evidence)
         found = [finding for kind in _kinds(case, mine) for finding in _judge_kind(case, axis, kind)]
+        found += [f for kind in _kinds(case, together) for f in _judge_together(kind, at_least_together)]
         worst: dict[str, Finding] = {}
         for finding in found:
             before = worst.get(finding.subject)
@@ -130,6 +134,30 @@ def _beside_peers(kind: _Kind, series: Series, short: _Short) -> _Short:
     if kind.peers is None or short.verdict is not Verdict.FAIL or max(series.rates) < AS_PEERS * kind.peers.bytes_per_s:
         return short
     return short._replace(verdict=Verdict.WARN)
+
+
+def _judge_together(kind: _Kind, names: set[str]) -> Iterator[Finding]:
+    """Groups of which another one on the same nodes stood for them alone: beside their peers while all were at work. What they share then counts too, so that a slow one is worth a look."""
+    for series in kind.series:
+        if series.group not in names:
+            continue
+        short = None if kind.noisy else _short_of_peers(kind, series)
+        share = f", {series.typical / kind.peers.bytes_per_s:.0%} of its peers" if kind.peers else ""
+        yield Finding(
+            check=NAME,
+            subject=series.group,
+            verdict=Verdict.WARN if short else Verdict.PASS if kind.peers else Verdict.SKIP,
+            observed=f"{show_rate(series.typical)} at {show_bytes(series.size_bytes)} with all groups of the axis at work{share}"
+            if kind.peers
+            else f"timed with all groups of the axis at work only, and not comparable: {kind.noisy or 'no other group like it'}",
+            expected=f"at least {1 - kind.shortfall:.0%} of {show_rate(kind.peers.bytes_per_s)}, {kind.peers.how}"
+            if kind.peers
+            else "",
+            remedy=f"time it by itself (a larger --budget), and see slow_part for ranks {fold_numbers(series.ranks)}"
+            if short
+            else "",
+            evidence=(f"{series.group} together",),
+        )
 
 
 def _short_of_peers(kind: _Kind, series: Series) -> _Short | None:

@@ -332,3 +332,29 @@ def test_groups_that_all_fell_together_blame_what_they_have_in_common():
     assert finding.subject == "tp groups"
     assert finding.blames.kind == "environment"
     assert "history" in finding.observed
+
+
+# --- groups that another one on the same nodes stood for ---
+
+
+def stood_for(**rates) -> object:
+    """Two nodes; dp0 was timed alone, and all dp groups together."""
+    evidence = evidence_of(inventory_of(2))
+    found = []
+    for name in (group.name for group in evidence.plan.on_axis("tp")):
+        found += timed(evidence.plan, name, (366e9, 366e9))
+    found += timed(evidence.plan, "dp0", (47e9, 47.1e9))
+    for name in (group.name for group in evidence.plan.on_axis("dp")):
+        rate = rates.get(name, 46.0) * 1e9
+        found += timed(evidence.plan, name, (rate, rate * 1.002), mode="together")
+    return with_measurements(evidence, found)
+
+
+def test_a_group_that_was_timed_with_the_others_only_is_not_unknown():
+    found = verdicts(stood_for(), "dp")
+    assert found == {f"dp{i}": Verdict.PASS for i in range(8)}
+
+
+def test_a_group_that_is_slow_among_the_others_is_worth_a_look():
+    found = verdicts(stood_for(dp5=20.0), "dp")
+    assert found == {f"dp{i}": Verdict.WARN if i == 5 else Verdict.PASS for i in range(8)}
