@@ -1,4 +1,8 @@
-"""Examine a fleet as a coordinator would, without HTTP: five first rounds, the localiser's follow-ups, its verdict."""
+"""Examine a fleet as a coordinator would, without HTTP: five first rounds, the localiser's follow-ups, its verdict.
+
+As in preflight.probe.schedule.agenda two batches of follow-ups of any kind, then four for pairs, each of a limited number of rounds. Stricter than there, "for pairs" means pairs that were measured
+before (once more, or one way), and a GPU is told from its NIC by follow-ups alone: a run measures all pairs inside nodes first.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -6,9 +10,10 @@ from typing import NamedTuple
 from preflight.judge.localise import localise
 from preflight.model.localisation import Ask, Ends, Localisation, Shots
 from preflight.probe.schedule import first_rounds, pack_asks
+from preflight.probe.schedule.agenda import ASK_ROUNDS, FOLLOW_UPS, PAIR_FOLLOW_UPS
 from preflight.probe.simulate import Cluster, Fabric
 
-FIRST_ROUNDS, FOLLOW_UPS, FOLLOW_UPS_OF_PAIRS = 5, 2, 4
+FIRST_ROUNDS = 5
 
 
 class Examined(NamedTuple):
@@ -47,11 +52,11 @@ def examine(cluster: Cluster, seed: int, *, judge: Callable[[Ends, Shots], Local
         record.run("send_recv", pairs)
         record.round += 1
     verdict = judge(fabric.ends, record.shots())
-    for batch in range(max(FOLLOW_UPS, FOLLOW_UPS_OF_PAIRS)):
+    for batch in range(FOLLOW_UPS + PAIR_FOLLOW_UPS):
         asks = verdict.asks if batch < FOLLOW_UPS else asks_of_pairs(verdict.asks, record)
         if not asks:
             break
-        for packed in pack_asks(asks):
+        for packed in pack_asks(asks)[:ASK_ROUNDS]:
             for op in dict.fromkeys(ask.op for ask in packed):
                 record.run(op, [(ask.a, ask.b) for ask in packed if ask.op == op])
             record.round += 1
@@ -62,4 +67,4 @@ def examine(cluster: Cluster, seed: int, *, judge: Callable[[Ends, Shots], Local
 def asks_of_pairs(asks: Sequence[Ask], record: Record) -> list[Ask]:
     """Those that measure a pair once more, in one way or both: follow-ups for pairs."""
     known = {frozenset(row[:2]) for row in record.rows}
-    return [ask for ask in asks if frozenset((ask.a, ask.b)) in known]
+    return [ask for ask in asks if ask.a != ask.b and frozenset((ask.a, ask.b)) in known]
