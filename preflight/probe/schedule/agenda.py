@@ -1,8 +1,8 @@
 """What is left to do in a run, the most telling first. Pure: no clock; the coordinator says what is left of the budget and what rounds cost.
 
 Order: each GPU by itself; pairs inside nodes, then of tensor-parallel groups that leave theirs; the first rounds between nodes and a repetition, from which the localiser learns the
-noise. Then it is judged. What the localiser asks for comes next; groups alone and together, at a large size and at the plan's own, mixed, skewed; on few nodes, unlike slots; repetitions;
-the rest of the tournament, after each further five rounds of which it is judged again.
+noise. Then it is judged. What the localiser asks for comes next; groups alone (one for each set of nodes) and together, at a large size and at the plan's own, mixed, skewed; on few
+nodes, unlike slots; repetitions; the other groups alone; the rest of the tournament, after each further five rounds of which it is judged again.
 
 The coordinator's loop: `next_round` until it gives None; each round that was run, as a whole or in part, is reported to `done`; when `judging_due`, `ask` for what the localiser wants.
 """
@@ -18,9 +18,9 @@ from preflight.model.position import Position
 from preflight.model.report import Coverage
 from preflight.probe.schedule.asks import ask_probe, can_run, pack_asks
 from preflight.probe.schedule.coverage import coverage_of
-from preflight.probe.schedule.pair_stages import Rounds
+from preflight.probe.schedule.pair_stages import Rounds, inside_nodes
 from preflight.probe.schedule.position import resumed, scan_text
-from preflight.probe.schedule.probes import Round, seconds_of
+from preflight.probe.schedule.probes import GROUP_REPEATS, Round
 from preflight.probe.schedule.stages import PAIRS, Stage, Stages, pass_rounds, rest_rounds
 from preflight.probe.schedule.strata import FIRST_ROUNDS
 
@@ -53,13 +53,16 @@ class Agenda:
         at = self._start
         first, kinds = pass_rounds(self._tournament, at.inside, at.across, whole=self._small)
         rest, rest_kinds = rest_rounds(self._tournament, at.inside + sum(kinds), at.across + len(kinds) - sum(kinds))
-        noise = first.count if self._small else min(first.count, NOISE_ROUNDS)
-        again = Rounds(noise, lambda number: first.make(first.count - noise + number))
+        telling = first if first.count else inside_nodes(ends)
+        noise = first.count if self._small and first.count else min(telling.count, NOISE_ROUNDS)
+        again = Rounds(noise, lambda number: telling.make(telling.count - noise + number))
         self._before = [*stages.gpus(), *stages.near(), stages.pairs(first, self._counting(kinds)), stages.pairs(again)]
         self._asked: list[Stage] = []
         self._rest = stages.pairs(rest, self._counting(rest_kinds))
-        once_more = Rounds(first.count - noise, first.make)
-        self._after = [*stages.groups(0), *stages.unlike(), *stages.repeats(once_more), self._rest]
+        once_more = Rounds(max(0, first.count - noise), first.make)
+        self._after = [*stages.groups(0), *stages.unlike(), *stages.repeats(once_more), *stages.other_groups()]
+        self._after.append(self._rest)
+        self._after += [stage for _ in range(1, GROUP_REPEATS) for stage in stages.other_groups()]
         self._costs: dict[str, list[float]] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         self._running: tuple[Stage, Callable[[], None]] | None = None
@@ -73,8 +76,7 @@ class Agenda:
     @property
     def planned_s(self) -> float:
         """What all that is still to do takes, seconds, roughly; for progress. The tournament over many nodes makes it far more than a run has."""
-        heads = ((stage, stage.peek()) for stage in self._all())
-        return sum(stage.left * self._cost_s(stage.kind, head) for stage, head in heads if head)
+        return sum(stage.left * self._cost_s(stage) for stage in self._all() if stage.peek())
 
     @property
     def judging_due(self) -> bool:
@@ -84,14 +86,12 @@ class Agenda:
     def next_round(self, left_s: float) -> Round | None:
         """The most telling round that fits into what is left, else a cheaper one; None: nothing fits, or all is done. Its ranks are disjoint, its keys new in this run."""
         for stage in self._all():
-            head = stage.peek()
-            if head and self._needed_s(stage.kind, head) <= left_s:
+            while (head := stage.peek()) and self._needed_s(stage) <= left_s:
                 self._running = stage, stage.take()
                 probes = tuple(probe for probe in head if not self._barred.intersection(probe.ranks))
                 if probes:
                     return tuple(self._numbered(probe) for probe in probes)
                 self.done((), 0)
-                return self.next_round(left_s)
         return None
 
     def done(self, probes: Round, seconds: float) -> None:
@@ -143,13 +143,13 @@ class Agenda:
 
         return count
 
-    def _cost_s(self, kind: str, probes: Round) -> float:
-        return median(self._costs[kind]) if kind in self._costs else seconds_of(probes)
+    def _cost_s(self, stage: Stage) -> float:
+        return median(self._costs[stage.kind]) if stage.kind in self._costs else stage.head_s
 
-    def _needed_s(self, kind: str, probes: Round) -> float:
-        """What must be left for a round to be begun."""
-        cost_s = self._cost_s(kind, probes)
-        return SURE * cost_s + SPARE_S if kind in self._costs else UNSURE * cost_s + UNSURE_SPARE_S
+    def _needed_s(self, stage: Stage) -> float:
+        """What must be left for the stage's next round to be begun."""
+        cost_s = self._cost_s(stage)
+        return SURE * cost_s + SPARE_S if stage.kind in self._costs else UNSURE * cost_s + UNSURE_SPARE_S
 
     def _numbered(self, probe: Probe) -> Probe:
         """The probe with the number of times that the same was given before."""

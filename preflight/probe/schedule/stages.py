@@ -8,7 +8,7 @@ from preflight.probe.schedule.alone import ALONE_OPS, alone_probe
 from preflight.probe.schedule.axes import Message, messages_of, weight_of
 from preflight.probe.schedule.groups import MIXED_ROLES, alone_rounds, group_round, mixed_groups
 from preflight.probe.schedule.pair_stages import Rounds, inside_groups, inside_nodes, unlike_slots
-from preflight.probe.schedule.probes import FULL_CROSS_NODES, GROUP_REPEATS, PAIR_REPEATS, Round, pair_probe
+from preflight.probe.schedule.probes import FULL_CROSS_NODES, GROUP_REPEATS, PAIR_REPEATS, Round, pair_probe, seconds_of
 from preflight.probe.schedule.strata import FIRST_ROUNDS, Pairs, Tournament, pass_of
 
 PAIRS = "pairs"  # rounds of pairs cost the same wherever they are
@@ -29,12 +29,15 @@ class Stage:
         self._make = make
         self._when_done = when_done
         self._head: Round = ()
+        self.head_s = 0.0  # what the next round takes, roughly
 
     def peek(self) -> Round | None:
         """The next round that has any probe; None: the stage is through."""
         while not self._head and self.left:
             self._head = self._make(self._count - self.left)
-            if not self._head:
+            if self._head:
+                self.head_s = seconds_of(self._head)
+            else:
                 self.left -= 1
         return self._head or None
 
@@ -82,22 +85,26 @@ class Stages:
             yield self.pairs(unlike_slots(self.ends, self.tensor))
 
     def groups(self, repeat: int) -> Iterator[Stage]:
-        """For each axis a group for each set of nodes alone, and all together: at a large size, then at the plan's own; axes mixed; uneven exchanges of experts; the other groups alone."""
-        axes = sorted(
-            self.plan.timed_axes, key=lambda axis: not weight_of(self.plan, axis)
-        )  # those that carry something first
-        messages = {axis: messages_of(self.plan, axis, self.backend) for axis in axes}
-        each = [(axis, message) for axis in axes for message in messages[axis]]
-        each.sort(key=lambda item: bool(item[1].size_name))
+        """For each axis a group for each set of nodes alone, and all together: at a large size, then at the plan's own; axes mixed; uneven exchanges of experts."""
+        each = self._messages()
         for axis, message in each:
             yield self._alone_stage(axis, message, "alone", self._alone[axis].first)
             yield from self._together(axis, message)
-        yield from self._mixed(messages, repeat)
+        yield from self._mixed(dict(reversed(each)), repeat)
         for axis, message in each:
             if message.collective == "all_to_all" and not message.size_name:
                 yield self._alone_stage(axis, message, "skewed", self._alone[axis].first[:1])
-        for axis, message in each:
+
+    def other_groups(self) -> Iterator[Stage]:
+        """The groups that others stand for, alone."""
+        for axis, message in self._messages():
             yield self._alone_stage(axis, message, "alone", self._alone[axis].others)
+
+    def _messages(self) -> list[tuple[str, Message]]:
+        """Large sizes first, and axes that carry something."""
+        axes = sorted(self.plan.timed_axes, key=lambda axis: not weight_of(self.plan, axis))
+        each = [(axis, message) for axis in axes for message in messages_of(self.plan, axis, self.backend)]
+        return sorted(each, key=lambda item: bool(item[1].size_name))
 
     def _together(self, axis: str, message: Message) -> Iterator[Stage]:
         groups = self.plan.on_axis(axis)
@@ -111,7 +118,7 @@ class Stages:
 
         return Stage(f"{axis} {message.collective} {message.size_name} {word}", len(rounds), make)
 
-    def _mixed(self, messages: dict[str, list[Message]], repeat: int) -> Iterator[Stage]:
+    def _mixed(self, messages: dict[str, Message], repeat: int) -> Iterator[Stage]:
         """Gradients with the pipeline and the experts; each repetition begins with another axis, so that other groups are at work."""
         gradients = max(
             (axis for axis in messages if axis not in NOT_MIXED),
@@ -122,18 +129,19 @@ class Stages:
 
         def make(number: int) -> Round:
             chosen = mixed_groups(axes, MIXED_ROLES * repeat + number)
-            rounds = (group_round([group], messages[group.axis][0], self.backend, mode="mixed") for group in chosen)
+            rounds = (group_round([group], messages[group.axis], self.backend, mode="mixed") for group in chosen)
             return tuple(probe for probes in rounds for probe in probes)
 
         if len(axes) > 1:
             yield Stage("mixed", MIXED_ROLES if repeat == 0 else 1, make)
 
     def repeats(self, first: Rounds) -> Iterator[Stage]:
-        """Everything again, for the noise: pairs once, groups twice."""
+        """Again, for the noise: pairs once, groups twice. `first`: what is to be repeated of the first rounds between nodes."""
         for repeat in range(1, max(PAIR_REPEATS, GROUP_REPEATS)):
             if repeat < PAIR_REPEATS:
                 yield from self.near()
                 yield self.pairs(first)
+                yield from self.unlike()
             if repeat < GROUP_REPEATS:
                 yield from self.groups(repeat)
 
