@@ -15,6 +15,7 @@ from preflight.model.localisation import Culprit, Ends
 
 NAME = "logged_runs"
 AFTER_ALL = "after its last size"
+MOST_SHOWN = 12
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
@@ -23,37 +24,59 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     if evidence.plan is not None or evidence.localisation is None:
         return
     ends, culprits = evidence.localisation.ends, evidence.localisation.culprits
-    ended = {m.probe.subject for m in evidence.measurements if m.samples}
-    for measurement in evidence.measurements:
-        if measurement.failure is not None:
-            yield _died(measurement, _explaining(measurement, culprits, ends))
-    if ended:
-        died = sum(m.failure is not None for m in evidence.measurements)
-        runs = sum(m.failure is None for m in evidence.measurements)
-        if not died and runs:
-            yield Finding(
-                check=NAME,
-                subject="logs",
-                verdict=Verdict.PASS,
-                observed=f"every run of {len(ended)} node{'s or sets of nodes' if len(ended) > 1 else ''} came to its end",
-                expected="each run prints its summary",
-            )
+    died = [m for m in evidence.measurements if m.failure is not None]
+    explained: dict[str, list[Measurement]] = {}
+    for measurement in died:
+        culprit = _explaining(measurement, culprits, ends)
+        if culprit:
+            explained.setdefault(_name(culprit), []).append(measurement)
+        else:
+            yield _unexplained(measurement)
+    for name, measurements in explained.items():
+        yield _explained(name, measurements)
+    ended = {m.probe.subject for m in evidence.measurements if m.failure is None}
+    if ended and not died:
+        yield _finding("logs", Verdict.PASS, f"all runs came to their end, over {len(ended)} sets of nodes")
 
 
-def _died(measurement: Measurement, culprit: Culprit | None) -> Finding:
-    failure, subject = measurement.failure, measurement.probe.subject
-    assert failure is not None
-    late = failure.stage == AFTER_ALL
-    how = {"timed_out": "did not end in time", "error": "ends before its summary"}.get(failure.kind, "crashed")
-    explained = f"; it crosses {_name(culprit)}, which explains it" if culprit else ""
+def _finding(
+    subject: str, verdict: Verdict, observed: str, remedy: str = "", evidence: Sequence[Measurement] = ()
+) -> Finding:
     return Finding(
         check=NAME,
         subject=subject,
-        verdict=Verdict.WARN if culprit or late else Verdict.UNKNOWN,
-        observed=f"{how} {failure.stage}{explained}: {failure.text}".replace(" :", ":").replace("  ", " "),
+        verdict=verdict,
+        observed=observed,
         expected="each run prints its summary",
-        remedy="mend what explains it, then run it again" if culprit else f"run {subject} again, with NCCL_DEBUG=INFO",
-        evidence=(measurement.probe.key,),
+        remedy=remedy,
+        evidence=tuple(m.probe.key for m in evidence),
+    )
+
+
+def _unexplained(measurement: Measurement) -> Finding:
+    failure, subject = measurement.failure, measurement.probe.subject
+    assert failure is not None
+    how = {"timed_out": "did not end in time,", "error": "stopped"}.get(failure.kind, "crashed")
+    lost = failure.stage != AFTER_ALL
+    return _finding(
+        subject,
+        Verdict.UNKNOWN if lost else Verdict.WARN,
+        f"{how} {failure.stage}: {failure.text}",
+        f"run {subject} again, with NCCL_DEBUG=INFO",
+        [measurement],
+    )
+
+
+def _explained(name: str, measurements: Sequence[Measurement]) -> Finding:
+    subjects = [m.probe.subject for m in measurements]
+    more = f" and {len(subjects) - MOST_SHOWN} more" if len(subjects) > MOST_SHOWN else ""
+    first = next(m.failure.text for m in measurements if m.failure)
+    return _finding(
+        subjects[0] if len(subjects) == 1 else "logs",
+        Verdict.WARN,
+        f"{len(subjects)} run{'s' if len(subjects) > 1 else ''} died, explained by {name}: {', '.join(subjects[:MOST_SHOWN])}{more}; the first said: {first}",
+        "mend what explains it, then run again what died",
+        measurements,
     )
 
 

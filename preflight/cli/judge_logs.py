@@ -10,7 +10,7 @@ import msgspec
 from preflight.cli.judged import judged_report
 from preflight.cli.logs_combined import Said, combined
 from preflight.judge.localise import localise
-from preflight.model import Check, Coverage, Evidence, Localisation, Report, Rule, Topology
+from preflight.model import Check, Coverage, Evidence, Localisation, Report, Rule, Settings, Topology
 from preflight.model.expected_rate import expected_of_profile
 from preflight.model.localisation import Ends
 from preflight.probe.nccl_tests.died import culprits_of_deaths
@@ -62,7 +62,10 @@ def evidence_of_logs(logs: Logs, topology: Topology | None, rules: dict[str, Rul
         said += [Said(family, size, found) for size in family.sizes if (found := _localised(family, size, ends, book))]
     localisation = combined(said, ends, others, [*notes, *_transport_notes(families)])
     measurements = tuple(measurement for family in families for measurement in book.measurements(family))
-    return Evidence(topology=topology, rules=rules, measurements=measurements, localisation=localisation), families
+    settings = Settings(backend="nccl", backend_reason="logs of nccl-tests")
+    return Evidence(
+        settings=settings, topology=topology, rules=rules, measurements=measurements, localisation=localisation
+    ), families
 
 
 def _localised(family: Family, size_bytes: int, ends: Ends, book: Book) -> Localisation | None:

@@ -4,6 +4,7 @@ A culprit is named if it shows at most of the large sizes. One that shows at few
 explained by a part that another names is left out.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -44,9 +45,7 @@ def combined(
         references=tuple(reference for loc in judged for reference in loc.references),
         culprits=(*sorted(named, key=lambda culprit: -(culprit.depth or 0.0)), *_distinct(unclear)),
         asks=_asks(judged, named, unclear),
-        notes=tuple(
-            dict.fromkeys([*notes, *_size_notes(by_family.values()), *(n for loc in judged for n in loc.notes)])
-        ),
+        notes=_once_each([*notes, *_size_notes(by_family.values()), *(note for loc in judged for note in loc.notes)]),
         unjudged="; ".join(unjudged) if all_unjudged or not judged else "",
         floor=max(floors) if floors else None,
         cleared_ends=max((loc.cleared_ends for loc in judged), default=0),
@@ -152,6 +151,11 @@ def _size_notes(families: Iterable[Sequence[Said]]) -> Iterator[str]:
         yield from dict.fromkeys(
             f"{one.family.name}: {one.localisation.unjudged}" for one in said if one.localisation.unjudged
         )
+
+
+def _once_each(notes: Iterable[str]) -> tuple[str, ...]:
+    """The notes, those that differ in percentages alone once: every size has its own."""
+    return tuple({re.sub(r"\d[\d.]*%", "%", note): note for note in reversed(list(notes))}.values())[::-1]
 
 
 def _sizes(said: Iterable[Said]) -> str:

@@ -35,7 +35,7 @@ def test_a_run_that_died_is_unknown_and_blames_nobody():
 
 def test_a_run_across_a_path_that_is_named_is_explained_by_it():
     path = Culprit(kind="path", nodes=NODES[:2], other_nodes=NODES[2:])
-    explained, not_explained = findings(
+    not_explained, explained = findings(
         run("gpu-a1-gpu-a3", failure="crashed"), run("gpu-a1-gpu-a2", failure="timed_out"), culprits=[path]
     )
     assert (explained.verdict, not_explained.verdict) == (Verdict.WARN, Verdict.UNKNOWN)
@@ -44,19 +44,20 @@ def test_a_run_across_a_path_that_is_named_is_explained_by_it():
 
 def test_a_run_with_a_node_that_is_named_is_explained_and_others_are_not():
     node = Culprit(kind="node", nodes=("gpu-a4",), failed=True)
-    explained, other, many = findings(
+    other, explained = findings(
         run("gpu-a1-gpu-a4", failure="crashed"),
         run("gpu-a1-gpu-a2", failure="crashed"),
         run("gpu-a[1-4]", failure="crashed"),
         culprits=[node],
     )
-    assert [explained.verdict, other.verdict, many.verdict] == [Verdict.WARN, Verdict.UNKNOWN, Verdict.WARN]
+    assert (other.subject, other.verdict, explained.verdict) == ("gpu-a1-gpu-a2", Verdict.UNKNOWN, Verdict.WARN)
+    assert "2 runs died, explained by the node gpu-a4: gpu-a1-gpu-a4, gpu-a[1-4]" in explained.observed
 
 
 def test_an_uplink_explains_what_crosses_it_and_a_link_its_own_pair():
     leaves = ("l1", "l1", "l2", "l2")
     uplink = Culprit(kind="uplink", leaf="l1", nodes=NODES[:2])
-    across, inside = findings(
+    inside, across = findings(
         run("gpu-a1-gpu-a3", failure="crashed"),
         run("gpu-a3-gpu-a4", failure="crashed"),
         culprits=[uplink],
@@ -64,7 +65,7 @@ def test_an_uplink_explains_what_crosses_it_and_a_link_its_own_pair():
     )
     assert (across.verdict, inside.verdict) == (Verdict.WARN, Verdict.UNKNOWN)
     link = Culprit(kind="link", ends=(0, 1))
-    mine, other = findings(
+    other, mine = findings(
         run("gpu-a1-gpu-a2", failure="crashed"), run("gpu-a1-gpu-a3", failure="crashed"), culprits=[link]
     )
     assert (mine.verdict, other.verdict) == (Verdict.WARN, Verdict.UNKNOWN)

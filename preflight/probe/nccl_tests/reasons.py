@@ -21,13 +21,31 @@ def with_figures(culprit: Culprit, family: Family, size_bytes: int, ends: Ends) 
         figures = figures_at(run, size_bytes)
         if figures:
             rates[run.hosts[0], run.hosts[-1]] = figures.busbw_bytes_per_s / 1e9
-    if culprit.kind == "node" and len(culprit.nodes) == 1:
+    if culprit.kind == "path":
+        told = _of_path(culprit, family, rates)
+    elif culprit.kind == "node" and len(culprit.nodes) == 1:
         told = _of_node(culprit.nodes[0], rates, ends)
     elif culprit.kind is None:
         told = _of_candidates(culprit, rates, ends)
     else:
         return culprit
     return msgspec.structs.replace(culprit, reason=f"{culprit.reason}; {told}") if told else culprit
+
+
+def _of_path(culprit: Culprit, family: Family, rates: Rates) -> str:
+    """How the pairs across compare with those inside either set, and how many runs across died."""
+    one, other = set(culprit.nodes), set(culprit.other_nodes)
+    across = [rate for (a, b), rate in rates.items() if (a in one and b in other) or (a in other and b in one)]
+    inside = [rate for pair, rate in rates.items() if set(pair) <= one or set(pair) <= other]
+    hosts = [set(run.hosts) for run in family.runs if run.failure]
+    dead = sum(bool(pair & one) and bool(pair & other) for pair in hosts)
+    if not across or not inside:
+        return ""
+    died = f", {dead} runs across died" if dead else ""
+    return (
+        f"{len(across)} pairs across reach {min(across):.2f} to {max(across):.2f} GB/s{died}, "
+        f"{len(inside)} pairs inside the sets {min(inside):.2f} to {max(inside):.2f}"
+    )
 
 
 def _of_node(node: str, rates: Rates, ends: Ends) -> str:

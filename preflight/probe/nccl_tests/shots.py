@@ -68,11 +68,14 @@ class Book:
 
     def probe(self, family: Family, run: Run, size_bytes: int) -> Probe:
         """What the run measured at this size."""
+        ranks = self.ranks(family, run)
+        # without an axis it is a pair; reports show pairs of two ranks as a matrix of ranks, which these are not
+        pair = len(run.hosts) == 2 and len(ranks) > 2
         return Probe(
             subject=subject_of(run),
-            axis="nodes" if len(run.hosts) > 1 else "node",
+            axis=None if pair else "nodes" if len(run.hosts) > 1 else "node",
             collective=_collective(run),
-            ranks=self.ranks(family, run),
+            ranks=ranks,
             size_bytes=size_bytes,
             size_source=_source(run),
             size_name=f"({family.name} at {show_size(size_bytes)})",
