@@ -9,8 +9,7 @@ from preflight.probe.schedule.alone import alone_probe
 from preflight.probe.schedule.asks import ask_probe, pack_asks
 from preflight.probe.schedule.axes import AXIS_COLLECTIVE
 from preflight.probe.schedule.circle import circle_rounds
-from preflight.probe.schedule.groups import group_probe, group_rounds, together
-from preflight.probe.schedule.pairs import pair_rounds
+from preflight.probe.schedule.groups import group_probe
 from preflight.probe.schedule.position import fingerprint_of, new_position
 from preflight.probe.schedule.probes import (
     FULL_CROSS_NODES,
@@ -23,7 +22,7 @@ from preflight.probe.schedule.probes import (
     seconds_of,
 )
 from preflight.probe.schedule.strata import FIRST_ROUNDS, Tournament, first_rounds
-from preflight.probe.schedule.whole import full_schedule
+from preflight.probe.schedule.whole import full_schedule, group_rounds, pair_rounds
 
 __all__ = [
     "AXIS_COLLECTIVE",
@@ -49,5 +48,4 @@ __all__ = [
     "pair_probe",
     "pair_rounds",
     "seconds_of",
-    "together",
 ]

@@ -1,7 +1,6 @@
 """Rounds over the groups of a plan: alone, together, mixed, skewed."""
 
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 
 import msgspec
 
@@ -104,28 +103,6 @@ def mixed_groups(axes: Sequence[Sequence[Group]], turn: int) -> list[Group]:
     return chosen if len({group.axis for group in chosen}) > 1 else []
 
 
-def group_rounds(plan: Plan, backend: str, repeat: int = 0, *, share_machine: bool = False) -> list[Round]:
-    """For each axis its groups alone, then all of them together.
-
-    Groups inside different nodes share no link, so they count as alone when timed in one round; share_machine says that the
-    "nodes" are one machine, where they do. An axis with a single group has no "together".
-    """
-    rounds: list[Round] = []
-    for axis in plan.timed_axes:
-        groups = [(group, group_probe(plan, group, backend, repeat)) for group in plan.on_axis(axis)]
-        inside: dict[str, list[Probe]] = {}
-        for group, probe in groups:
-            nodes = plan.placement.nodes_of(group.ranks)
-            if len(nodes) == 1 and not share_machine:
-                inside.setdefault(nodes[0], []).append(probe)
-            else:
-                rounds.append((probe,))
-        rounds += [tuple(p for p in row if p) for row in zip_longest(*inside.values())]
-        if len(groups) > 1:
-            rounds.append(tuple(together(probe) for _, probe in groups))
-    return rounds
-
-
 def group_probe(plan: Plan, group: Group, backend: str, repeat: int) -> Probe:
     """The probe of one planned group alone, at the message size that the plan implies, within the backend's range."""
     return _probe(group, planned_message(plan, group.axis, backend), backend, repeat)
@@ -144,8 +121,3 @@ def _probe(group: Group, message: Message, backend: str, repeat: int) -> Probe:
         loop_s=LOOP_S[backend],
         size_name=message.size_name,
     )
-
-
-def together(probe: Probe) -> Probe:
-    """The same probe, to be timed with all other groups of its axis."""
-    return msgspec.structs.replace(probe, mode="together")
