@@ -51,7 +51,7 @@ class Asking:
         self.table = self.view.table
         self.op = main.op
         self.directed = base_op(main.op) == "send_recv" and not self.table.ends.whole_nodes
-        self.partners = Partners(self.table, main.outcome.good.end)
+        self.partners = Partners(self.table, main.outcome.good.end, main.outcome.good.across)
         self.asks: list[Ask] = []
         self.one_way_asked = False
 
@@ -133,14 +133,22 @@ class Asking:
         mine, beyond = members(self.table, culprit)
         if min(counted(self.sends, mine, beyond)) >= 2:
             return
-        good = self.main.outcome.good.end
+        known = self.main.outcome.good
+        good = known.across if culprit.kind in {"uplink", "path"} and self.table.leaves else known.end
         ours = np.flatnonzero(mine)
         chosen = ours if ours.size <= 4 else ours[np.linspace(0, ours.size - 1, 4).astype(int)]
         self.one_way_asked = True
         for end in chosen.tolist():
-            for other in self.partners.among(end, beyond & good if culprit.kind != "link" else beyond, 2):
+            for other in self.way_partners(culprit, end, beyond if culprit.kind == "link" else beyond & good):
                 self.add(end, other, "one way: sending", priority=2, op=ONE_WAY)
                 self.add(other, end, "one way: receiving", priority=2, op=ONE_WAY)
+
+    def way_partners(self, culprit: Culprit, end: int, beyond: "Bools") -> list[int]:
+        """For one way each: of a NIC or node on its own leaf first, so that no uplink comes in."""
+        if culprit.kind in {"gpu", "nic", "node"} and self.table.leaves:
+            near = self.partners.near(end, 2)
+            return near + self.partners.far(end, 2 - len(near))
+        return self.partners.among(end, beyond, 2)
 
     def strangers(self, culprit: Culprit) -> None:
         """Each end that met nobody good, with two that are known to be good."""

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from preflight.judge.localise.engine import Explained, Outcome
-from preflight.judge.localise.rest import Pair, Rest, Share
+from preflight.judge.localise.rest import Pair, Rest
+from preflight.judge.localise.shares import Share
 from preflight.judge.localise.table import Table
 from preflight.judge.localise.view import View
 from preflight.model.finding import Confidence
@@ -33,17 +34,19 @@ class Words(NamedTuple):
 def culprits_of(outcome: Outcome, rest: Rest, words: Words) -> list[Culprit]:
     """One for each explanation that is deep enough to be called."""
     found = [_culprit(outcome, explained, words) for explained in outcome.explained if explained.called]
-    found += [_share(share, words) for share in rest.shares if share.called]
     found += [_link(pair, words) for pair in rest.links]
     return found
 
 
 def _culprit(outcome: Outcome, explained: Explained, words: Words) -> Culprit:
     view, t = outcome.view, outcome.view.table
-    base = facts(words, explained.shots)
+    base = facts(words, own_shots(view, explained))
     names = t.ends.nodes
     slots = int(t.end_slot.max(initial=0)) + 1
     part, level = explained.part, explained.level
+    if level == "share":
+        assert explained.share is not None
+        return _share(explained.share, base, t)
     if level == "path":
         return _path(explained, base, t)
     if level.startswith("class "):
@@ -66,6 +69,17 @@ def _culprit(outcome: Outcome, explained: Explained, words: Words) -> Culprit:
     if level == "node":
         return _with(base, kind="node", nodes=(names[part],), confidence=sure)
     return _with(base, kind="gpu" if view.inside else "nic", ends=(part,), confidence=sure)
+
+
+def own_shots(view: View, explained: Explained) -> "Bools":
+    """Of the shots of an explanation those that show how slow it is by itself; of a path all."""
+    if explained.path is not None or not explained.median:
+        return explained.shots
+    import numpy as np
+
+    known = np.where(np.isfinite(view.ratio), view.ratio, np.inf)
+    own: Bools = explained.shots & (known >= explained.median * view.scale.edge)
+    return own
 
 
 def confidence(view: View, explained: Explained) -> Confidence:
@@ -124,9 +138,7 @@ def _of_leaf(t: Table, leaf: int) -> tuple[str, ...]:
     return tuple(t.ends.nodes[i] for i in np.flatnonzero(t.node_leaf == leaf).tolist())
 
 
-def _share(share: Share, words: Words) -> Culprit:
-    t = words.view.table
-    base = facts(words, share.shots)
+def _share(share: Share, base: Culprit, t: Table) -> Culprit:
     part = len(share.ends) / max(1, share.measured)
     return _with(
         base,

@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from preflight.judge.localise.paths import Path, find_paths
-from preflight.judge.localise.single import LEAST_TRANSIENTS, Cleared, Seen, candidates, cleared, seen
+from preflight.judge.localise.reference import MODE_WIDTH, upper_mode
+from preflight.judge.localise.shares import Share, find_share
+from preflight.judge.localise.single import LEAST_TRANSIENTS, Best, Cleared, Seen, best_of, candidates, seen
 from preflight.judge.localise.view import Level, View, levels
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ class Explained(NamedTuple):
     partners: int
     median: float
     called: bool
+    share: Share | None = None
 
 
 class Outcome(NamedTuple):
@@ -37,92 +40,120 @@ class Outcome(NamedTuple):
     view: View
     explained: list[Explained]
     rest: "Bools"
-    good: Cleared
+    best: Best
     transients: float
     levels: dict[str, Level]
+
+    @property
+    def good(self) -> Cleared:
+        """The parts that a fast shot clears."""
+        return self.best.cleared(self.view.scale.edge)
 
 
 def explain(view: View) -> Outcome:
     """All explanations of a view, in the order in which they were taken."""
     open_shots, open_failed = view.slow.copy(), view.failed.copy()
-    good = cleared(view)
+    best = best_of(view)
     found: list[Explained] = []
     all_levels = levels(view)
     rate = LEAST_TRANSIENTS
     while len(found) < MOST_PARTS and (open_shots.any() or open_failed.any()):
-        rate = transients(view, open_shots, good)
-        best = _largest(view, all_levels, (open_shots, open_failed), good, rate)
-        if best is None:
+        rate = transients(view, open_shots, best)
+        taken = {(one.level, one.part) for one in found if one.path is None}
+        one = _largest(Search(view, all_levels, open_shots, open_failed, best, rate, taken))
+        if one is None:
             break
-        found.append(best)
-        covered = _covered(view, best)
+        found.append(one)
+        covered = _covered(view, one)
         open_shots &= ~covered
         open_failed &= ~covered
-    return Outcome(view, found, open_shots, good, rate, {level.name: level for level in all_levels})
+    return Outcome(view, found, open_shots, best, rate, {level.name: level for level in all_levels})
 
 
-def transients(view: View, open_shots: "Bools", good: Cleared) -> float:
+def transients(view: View, open_shots: "Bools", best: Best) -> float:
     """The share of shots between two cleared ends that are slow without an explanation: what chance may do to any shot."""
     import numpy as np
 
     t = view.table
-    both = good.end[t.a] & good.end[t.b] & (view.fast | open_shots)
+    good = best.end >= view.scale.edge
+    both = good[t.a] & good[t.b] & (view.fast | open_shots)
     number = int(np.count_nonzero(both))
     share = np.count_nonzero(both & open_shots) / number if number >= 50 else 0.0
     return float(min(0.3, max(LEAST_TRANSIENTS, share)))
 
 
-def _largest(
-    view: View, all_levels: list[Level], still_open: "tuple[Bools, Bools]", good: Cleared, rate: float
-) -> Explained | None:
-    open_shots, open_failed = still_open
-    best: Seen | None = None
+class Search(NamedTuple):
+    """What is left to explain, and by what. `taken`: single parts that explain something already."""
+
+    view: View
+    levels: list[Level]
+    open_shots: "Bools"
+    open_failed: "Bools"
+    best: Best
+    rate: float
+    taken: set[tuple[str, int]]
+
+
+def _largest(search: Search) -> Explained | None:
+    view, open_shots = search.view, search.open_shots
+    found: Seen | None = None
     most = 0
-    for level in all_levels:
-        for number, part in candidates(view, level, open_shots, rate):
+    for level in search.levels:
+        for number, part in candidates(view, level, open_shots, search.rate):
             if number <= most:
                 break
-            found = seen(view, level, part, open_shots, good)
-            if found is not None:
-                best, most = found, number
+            one = None if (level.name, part) in search.taken else seen(view, level, part, open_shots, search.best)
+            if one is not None:
+                found, most = one, number
                 break
-    path, unit = _path(view, open_shots | open_failed)
+    share = None if view.inside else find_share(view, open_shots, search.best, search.rate)
+    if share is not None and int(share.shots.sum()) > most and ("share", share.leaf) not in search.taken:
+        found, most = None, int(share.shots.sum())
+    else:
+        share = None
+    path = _leaf_path(view, open_shots, search.open_failed)
+    unit = "leaf"
+    if path is None and found is None and share is None:
+        path, unit = _node_path(view, open_shots, search.open_failed), "node"
     if path is not None and int(path.shots.sum()) > most:
-        return _weighed(view, "path", -1, path, unit, path.shots, path.shots, path.edges)
-    if best is None:
+        return _weighed(view, Explained("path", -1, path, unit, path.shots, path.shots, path.edges, 0.0, called=True))
+    if share is not None:
+        one = Explained("share", share.leaf, None, "", share.shots, share.shots, len(share.ends), 0.0, called=True)
+        return _weighed(view, one._replace(share=share))
+    if found is None:
         return None
-    return _weighed(view, best.level, best.part, None, "", best.shots, best.crossing, best.partners)
+    one = Explained(found.level, found.part, None, "", found.shots, found.crossing, found.partners, 0.0, called=True)
+    return _weighed(view, one)
 
 
-def _path(view: View, shots: "Bools") -> tuple[Path | None, str]:
-    """Between sets of leaves where the leaves are known, else, and where that tells nothing, between sets of nodes."""
+def _leaf_path(view: View, open_shots: "Bools", open_failed: "Bools") -> Path | None:
+    """Between sets of leaves, where the leaves of all are known."""
     t = view.table
+    if view.inside or len(t.leaves) <= 2 or not bool((t.leaf_a >= 0).all() and (t.leaf_b >= 0).all()):
+        return None
+    paths = find_paths(view, t.leaf_a, t.leaf_b, (open_shots, open_failed))
+    return paths[0] if paths else None
+
+
+def _node_path(view: View, open_shots: "Bools", open_failed: "Bools") -> Path | None:
+    """Between sets of nodes: where leaves are not known, or explain nothing."""
     if view.inside:
-        return None, ""
-    if len(t.leaves) > 2 and bool((t.leaf_a >= 0).all() and (t.leaf_b >= 0).all()):
-        paths = find_paths(view, t.leaf_a, t.leaf_b, shots)
-        if paths:
-            return paths[0], "leaf"
-    paths = find_paths(view, t.node_a, t.node_b, shots)
-    return (paths[0], "node") if paths else (None, "")
+        return None
+    t = view.table
+    paths = find_paths(view, t.node_a, t.node_b, (open_shots, open_failed))
+    return paths[0] if paths else None
 
 
-def _weighed(
-    view: View,
-    level: str,
-    part: int,
-    path: Path | None,
-    unit: str,
-    shots: "Bools",
-    across: "Bools",
-    partners: int,
-) -> Explained:
+def _weighed(view: View, explained: Explained) -> Explained:
+    """With how fast it still is, by the upper mode of its shots, since what is slower may have another reason besides; and whether that is deep enough to be called."""
     import numpy as np
 
-    values = view.ratio[shots & view.slow]
-    median = float(np.median(values)) if values.size else 0.0
-    called = not values.size or is_deep(view, values)
-    return Explained(level, part, path, unit, shots, across, partners, median, called)
+    values = view.ratio[explained.shots & view.slow]
+    if not values.size:
+        return explained
+    level = upper_mode(values, max(MODE_WIDTH, view.scale.noise))
+    own = values[values >= level * view.scale.edge]
+    return explained._replace(median=float(np.median(own)), called=is_deep(view, own))
 
 
 def is_deep(view: View, values: "Floats") -> bool:
@@ -134,16 +165,16 @@ def is_deep(view: View, values: "Floats") -> bool:
 
 
 def _covered(view: View, best: Explained) -> "Bools":
-    """What an explanation covers: its slow shots, but for those that are much slower than it makes them, and its failed ones."""
+    """What an explanation covers: its slow shots, but for those that are clearly slower than it makes them, and its failed ones. A path slows by different amounts: all of its shots."""
     import numpy as np
 
     values = view.ratio[best.shots & view.slow]
     if not values.size:
         return best.shots
-    spread = 1.4826 * float(np.median(np.abs(values / best.median - 1)))
-    if spread > 3 * view.scale.noise:  # it slows them by different amounts, so that how much tells nothing
-        return best.shots
-    least = best.median * (1 - max(1 - view.scale.edge, 4 * spread))
+    if best.path is not None:
+        spread = 1.4826 * float(np.median(np.abs(values / np.median(values) - 1)))
+        if spread > 3 * view.scale.noise:
+            return best.shots
     known = np.where(np.isfinite(view.ratio), view.ratio, np.inf)
-    covered: Bools = best.shots & (known >= min(least, best.median))
+    covered: Bools = best.shots & (known >= best.median * view.scale.edge)
     return covered

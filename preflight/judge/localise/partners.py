@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class Partners:
-    """`good`: cleared ends. Each call prefers partners that were dealt least often, of the same slot where there are such."""
+    """`good`: cleared ends. Partners have the same slot: routes between unlike slots have no reference until many were measured. Those that were dealt least often come first."""
 
-    def __init__(self, table: Table, good: "Bools") -> None:
+    def __init__(self, table: Table, good: "Bools", good_far: "Bools") -> None:
         import numpy as np
 
-        self.table, self.good = table, good
+        self.table, self.good, self.good_far = table, good, good_far
         self.dealt = np.zeros(len(table.end_node), dtype=np.int64)
         self.leaf = table.node_leaf[table.end_node]
 
@@ -30,7 +30,7 @@ class Partners:
     def far(self, end: int, number: int) -> list[int]:
         """On another leaf, or on any node where leaves are not known."""
         leaf = self.leaf[end]
-        return self._deal(end, self.good & (self.leaf != leaf) if leaf >= 0 else self.good, number)
+        return self._deal(end, self.good_far & (self.leaf != leaf) if leaf >= 0 else self.good, number)
 
     def among(self, end: int, ends: "Bools", number: int) -> list[int]:
         """Of these."""
@@ -41,8 +41,7 @@ class Partners:
 
         t = self.table
         open_to = mask & (t.end_node != t.end_node[end])
-        like = open_to & (t.end_slot == t.end_slot[end])
-        found = np.flatnonzero(like if like.any() else open_to)
+        found = np.flatnonzero(open_to & (t.end_slot == t.end_slot[end]))
         # after the end itself in order, so that neighbours don't all get the first
         turned = np.concatenate([found[found > end], found[found <= end]])
         chosen = turned[np.argsort(self.dealt[turned], kind="stable")][:number]

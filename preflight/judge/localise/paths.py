@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from preflight.judge.localise.single import clearing_limit
 from preflight.judge.localise.view import View
 
 if TYPE_CHECKING:
@@ -40,9 +41,17 @@ class Edges(NamedTuple):
     weight: dict[tuple[int, int], int]
 
 
-def find_paths(view: View, unit_a: "Ints", unit_b: "Ints", open_shots: "Bools") -> list[Path]:
-    """The paths among units, the one with most slow shots first. `open_shots`: slow or failed and not explained yet."""
-    edges = _edges(view, unit_a, unit_b, open_shots)
+def find_paths(view: View, unit_a: "Ints", unit_b: "Ints", still_open: "tuple[Bools, Bools]") -> list[Path]:
+    """The paths among units, the one with most slow shots first. `still_open`: shots that are slow, and such as failed, and not explained yet."""
+    import numpy as np
+
+    slow, failed = still_open
+    open_shots = slow | failed
+    # what another part explains is fast enough to refute a path that is slower still
+    limit = float(clearing_limit(view, np.median(view.ratio[slow]))) if slow.any() else view.scale.edge
+    fast = np.where(np.isfinite(view.ratio), view.ratio, 0.0) >= limit
+    fast &= ~slow
+    edges = _edges(unit_a, unit_b, open_shots & _beyond_its_ends(view, fast, unit_a, unit_b), fast)
     seeds = {u: {v for v in others if edges.fast.get(v)} for u, others in edges.slow.items() if edges.fast.get(u)}
     if not any(seeds.values()):
         return []
@@ -59,13 +68,25 @@ def find_paths(view: View, unit_a: "Ints", unit_b: "Ints", open_shots: "Bools") 
     return sorted(supported, key=lambda path: -int(path.shots.sum()))
 
 
-def _edges(view: View, unit_a: "Ints", unit_b: "Ints", open_shots: "Bools") -> Edges:
+def _beyond_its_ends(view: View, fast: "Bools", unit_a: "Ints", unit_b: "Ints") -> "Bools":
+    """Shots whose two ends were fast with other units, so that the ends don't explain them. Ends that were picked out because they are slow would make any pair of units look slow."""
+    import numpy as np
+
+    t = view.table
+    beyond = fast & (unit_a != unit_b)
+    good = np.zeros(len(t.ends.node), np.bool_)
+    good[t.a[beyond]] = good[t.b[beyond]] = True
+    both: Bools = good[t.a] & good[t.b]
+    return both
+
+
+def _edges(unit_a: "Ints", unit_b: "Ints", open_shots: "Bools", fast: "Bools") -> Edges:
     import numpy as np
 
     across = (unit_a >= 0) & (unit_b >= 0) & (unit_a != unit_b)
     number = int(max(unit_a.max(initial=0), unit_b.max(initial=0))) + 1
     key = np.minimum(unit_a, unit_b) * number + np.maximum(unit_a, unit_b)
-    fast_keys = set(np.unique(key[across & view.fast]).tolist())
+    fast_keys = set(np.unique(key[across & fast]).tolist())
     slow_keys, counts = np.unique(key[across & open_shots], return_counts=True)
     edges = Edges(defaultdict(set), defaultdict(set), {})
     for code in fast_keys:

@@ -56,7 +56,7 @@ def upper_mode(values: "Floats", width: float = MODE_WIDTH) -> float:
     if logs.size == 1:
         return float(values[0])
     step = width / 4
-    bins = min(20_000, int((logs[-1] - logs[0]) / step) + 1)
+    bins = min(20_000, int((logs[-1] - logs[0]) / step) + 2)
     counts, edges = np.histogram(logs, bins=bins, range=(logs[0] - step / 2, logs[0] - step / 2 + bins * step))
     reach = np.arange(-12, 13) * step / width
     density = np.convolve(counts, np.exp(-0.5 * reach**2))[12:-12]

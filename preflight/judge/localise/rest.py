@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from preflight.judge.localise.engine import Outcome, is_deep
-from preflight.judge.localise.single import LEAST_TRANSIENTS, need
+from preflight.judge.localise.single import LEAST_TRANSIENTS, clearing_limit, need
 from preflight.judge.localise.view import View
 
 if TYPE_CHECKING:
@@ -17,16 +17,6 @@ if TYPE_CHECKING:
 MANY_ON_RAIL = 3  # more slow pairs than this on one slot are never faults of single links
 MANY_ON_NODE = 2
 STEADY = 3.0  # a faulty link is slow by about the same each time: repeats differ by at most so many times the noise
-
-
-class Share(NamedTuple):
-    """Part of a leaf's way out: `ends` are slow with every other leaf and fast inside. `measured`: ends of the leaf that were compared."""
-
-    leaf: int
-    ends: tuple[int, ...]
-    measured: int
-    shots: "Bools"
-    called: bool
 
 
 class Pair(NamedTuple):
@@ -46,7 +36,6 @@ class Rest(NamedTuple):
     many on one rail or node for faults of links. `strangers`: slow pairs of which an end met nobody good.
     """
 
-    shares: list[Share]
     links: list[Pair]
     undecided: list[Pair]
     passing: list[Pair]
@@ -58,14 +47,10 @@ class Rest(NamedTuple):
 
 def rest_of(outcome: Outcome) -> Rest:
     """What is left of the slow shots of a view, sorted."""
-    view, left = outcome.view, outcome.rest.copy()
-    shares = [] if view.inside else _shares(outcome, left)
-    for share in shares:
-        left &= ~share.shots
-    pairs = _pairs(view, left)
-    good = outcome.good.end
-    strangers = [pair for pair in pairs if not (good[pair.a] and good[pair.b])]
-    known = [pair for pair in pairs if good[pair.a] and good[pair.b]]
+    view = outcome.view
+    pairs = _pairs(view, outcome.rest)
+    strangers = [pair for pair in pairs if not _both_known(outcome, pair)]
+    known = [pair for pair in pairs if _both_known(outcome, pair)]
     passing = [pair for pair in known if pair.slow < pair.again]
     lasting = [pair for pair in known if pair.slow == pair.again]
     transients = _transients(view, passing, lasting)
@@ -74,34 +59,19 @@ def rest_of(outcome: Outcome) -> Rest:
     crowded = _crowded(view, lasting) if view.size else []
     links = [pair for pair in decided if pair not in crowded and pair.steady and pair.deep]
     undecided = [pair for pair in lasting if pair.again < needed and pair not in crowded and pair.deep]
-    return Rest(shares, links, undecided, passing, crowded, strangers, transients, needed)
+    return Rest(links, undecided, passing, crowded, strangers, transients, needed)
 
 
-def _shares(outcome: Outcome, left: "Bools") -> list[Share]:
-    """Ends of one leaf whose every shot to other leaves is slow and that are fast inside their leaf: no NIC, since that is cleared, and not the whole uplink."""
+def _both_known(outcome: Outcome, pair: Pair) -> bool:
+    """Whether both ends reached clearly more with others, across leaves if that is where the pair is."""
     import numpy as np
 
     view = outcome.view
     t = view.table
-    known = (t.leaf_a >= 0) & (t.leaf_b >= 0) & (t.slot_a == t.slot_b)
-    across, number = known & (t.leaf_a != t.leaf_b), len(t.ends.node)
-    fast, slow, inner = (
-        np.bincount(t.a[mask], minlength=number) + np.bincount(t.b[mask], minlength=number)
-        for mask in (across & view.fast, across & left, known & ~across & view.fast)
-    )
-    measured = fast + slow > 0
-    least = max(2, need(int(np.count_nonzero(measured)), outcome.transients) - 1)
-    suspects = (fast == 0) & (slow >= least) & (inner > 0)
-    # both ends of such a shot may be suspects only if each has other partners: those who have none are explained by the other
-    shares = []
-    leaf = t.node_leaf[t.end_node]
-    for one in np.unique(leaf[suspects]).tolist():
-        mine = suspects & (leaf == one)
-        shots = across & left & (mine[t.a] | mine[t.b])
-        ends = np.flatnonzero(mine).tolist()
-        total = int(np.count_nonzero(measured & (leaf == one)))
-        shares.append(Share(one, tuple(ends), total, shots, is_deep(view, view.ratio[shots])))
-    return sorted(shares, key=lambda share: -len(share.ends))
+    crosses = t.node_leaf[t.end_node[pair.a]] != t.node_leaf[t.end_node[pair.b]]
+    best = outcome.best.across if crosses else outcome.best.end
+    limit = float(clearing_limit(view, np.median(view.ratio[pair.shots])))
+    return bool(best[pair.a] >= limit and best[pair.b] >= limit)
 
 
 def _pairs(view: View, left: "Bools") -> list[Pair]:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[Any]
+    Floats = NDArray[Any]
     Bools = NDArray[Any]
 
 CHANCE = 0.01  # the expected number of parts that transients alone make look slow throughout, at most
@@ -28,27 +29,54 @@ class Seen(NamedTuple):
     partners: int
 
 
+class Best(NamedTuple):
+    """The best shot of each end (`across`: of those between leaves), node and leaf's way out, as a share of the reference; 0: none. What a part reached once is not what holds
+    back a slower shot.
+    """
+
+    end: "Floats"
+    across: "Floats"
+    node: "Floats"
+    uplink: "Floats"
+
+    def cleared(self, limit: float) -> "Cleared":
+        """The parts that reached that much."""
+        return Cleared(self.end >= limit, self.across >= limit, self.node >= limit, self.uplink >= limit)
+
+
 class Cleared(NamedTuple):
-    """What fast shots clear: ends by any, nodes by any of their ends, leaves' ways out by shots between leaves."""
+    """Parts that are known to be good enough."""
 
     end: "Bools"
+    across: "Bools"
     node: "Bools"
     uplink: "Bools"
 
 
-def cleared(view: View) -> Cleared:
-    """By the fast shots of this view."""
+def best_of(view: View) -> Best:
+    """By the shots of this view; leaves' ways out by shots between leaves."""
     import numpy as np
 
     t = view.table
-    end = np.zeros(len(t.ends.node), np.bool_)
-    end[t.a[view.fast]] = end[t.b[view.fast]] = True
-    node = np.zeros(len(t.ends.nodes), np.bool_)
-    node[t.end_node[end]] = True
-    uplink = np.zeros(max(1, len(t.leaves)), np.bool_)
-    across = view.fast & (t.leaf_a != t.leaf_b) & (t.leaf_a >= 0) & (t.leaf_b >= 0)
-    uplink[t.leaf_a[across]] = uplink[t.leaf_b[across]] = True
-    return Cleared(end, node, uplink)
+    ratio = np.where(np.isfinite(view.ratio), view.ratio, 0.0)
+    end, node, uplink = (np.zeros(size) for size in (len(t.ends.node), len(t.ends.nodes), max(1, len(t.leaves))))
+    far = np.zeros(len(t.ends.node))
+    np.maximum.at(end, t.a, ratio)
+    np.maximum.at(end, t.b, ratio)
+    np.maximum.at(node, t.end_node, end)
+    across = (t.leaf_a != t.leaf_b) & (t.leaf_a >= 0) & (t.leaf_b >= 0)
+    np.maximum.at(far, t.a[across], ratio[across])
+    np.maximum.at(far, t.b[across], ratio[across])
+    np.maximum.at(uplink, t.leaf_a[across], ratio[across])
+    np.maximum.at(uplink, t.leaf_b[across], ratio[across])
+    return Best(end, far, node, uplink)
+
+
+def clearing_limit(view: View, slow: "float | Floats") -> "Any":
+    """The share of the reference that clears a part of what holds shots back to `slow`: as much above it as the edge is below the reference, or the edge."""
+    import numpy as np
+
+    return np.minimum(view.scale.edge, slow / view.scale.edge)
 
 
 def need(parts: int, transients: float) -> int:
@@ -73,13 +101,18 @@ def candidates(view: View, level: Level, unexplained: "Bools", transients: float
     return sorted(((int(slow[part]), int(part)) for part in found), reverse=True)
 
 
-def seen(view: View, level: Level, part: int, unexplained: "Bools", good: Cleared) -> Seen | None:
-    """The part with its evidence. None: not enough stands beside it to single it out."""
+def seen(view: View, level: Level, part: int, unexplained: "Bools", best: Best) -> Seen | None:
+    """The part with its evidence. None: a faster shot across it refutes it, explained by another part though it is, or not enough stands beside it to single it out."""
+    import numpy as np
+
     mine = crossing(level, part)
     shots = mine & unexplained
-    partners = _PARTNERS[level.name.split(" ", 1)[0] if level.name.startswith("class ") else level.name](
-        view, part, shots, good
-    )
+    limit = float(clearing_limit(view, np.median(view.ratio[shots])))
+    others = view.ratio[mine & ~unexplained & (view.fast | view.slow)]
+    if others.size and float(others.max()) >= limit:
+        return None
+    kind = "class" if level.name.startswith("class ") else level.name
+    partners = _PARTNERS[kind](view, part, shots, best.cleared(limit))
     if partners is None:
         return None
     return Seen(level.name, part, shots, mine & view.slow, partners)

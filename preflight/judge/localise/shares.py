@@ -1,0 +1,76 @@
+"""Part of a leaf's way out: some of its ends are slow with every other leaf, and fast inside."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from preflight.judge.localise.single import Best, clearing_limit, need
+from preflight.judge.localise.view import View
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    Bools = NDArray[Any]
+
+
+class Share(NamedTuple):
+    """`ends`: those that are slow; no NIC, since that is cleared inside the leaf, and not the whole way out. `measured`: ends of the leaf that were compared."""
+
+    leaf: int
+    ends: tuple[int, ...]
+    measured: int
+    shots: "Bools"
+
+
+def find_share(view: View, open_shots: "Bools", best: Best, transients: float) -> Share | None:
+    """The leaf with most such ends. None: there is none."""
+    import numpy as np
+
+    t = view.table
+    number = len(t.ends.node)
+    known = (t.leaf_a >= 0) & (t.leaf_b >= 0) & (t.slot_a == t.slot_b)
+    across = known & (t.leaf_a != t.leaf_b)
+    mine = across & open_shots
+    if not mine.any():
+        return None
+    slow = np.bincount(t.a[mine], minlength=number) + np.bincount(t.b[mine], minlength=number)
+    typical = np.full(number, np.inf)
+    np.minimum.at(typical, t.a[mine], view.ratio[mine])
+    np.minimum.at(typical, t.b[mine], view.ratio[mine])
+    # its best way out is among the slow shots that are open, and it did clearly better inside the leaf
+    inner = _best_inside(view, known & ~across)
+    measured = best.across > 0
+    limit = clearing_limit(view, np.where(np.isfinite(typical), typical, 0.0))
+    least = max(3, need(int(np.count_nonzero(measured)), transients) - 1)
+    suspects = (slow >= least) & (best.across < limit) & (inner >= limit) & (_partners(view, mine) >= 3)
+    leaf = t.node_leaf[t.end_node]
+    found = None
+    for one in np.unique(leaf[suspects]).tolist():
+        ours = suspects & (leaf == one)
+        shots = mine & (ours[t.a] | ours[t.b])
+        total = int(np.count_nonzero(measured & (leaf == one)))
+        share = Share(one, tuple(np.flatnonzero(ours).tolist()), total, shots)
+        if found is None or len(share.ends) > len(found.ends):
+            found = share
+    return found
+
+
+def _best_inside(view: View, inner: "Bools") -> "Any":
+    import numpy as np
+
+    t = view.table
+    best = np.zeros(len(t.ends.node))
+    known = inner & (view.fast | view.slow)
+    np.maximum.at(best, t.a[known], view.ratio[known])
+    np.maximum.at(best, t.b[known], view.ratio[known])
+    return best
+
+
+def _partners(view: View, mask: "Bools") -> "Any":
+    """How many different ends each met in shots of the mask."""
+    import numpy as np
+
+    t = view.table
+    number = len(t.ends.node)
+    pairs = np.unique(np.minimum(t.a[mask], t.b[mask]) * number + np.maximum(t.a[mask], t.b[mask]))
+    return np.bincount(pairs // number, minlength=number) + np.bincount(pairs % number, minlength=number)
