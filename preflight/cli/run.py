@@ -1,5 +1,6 @@
 """`preflight run`: the whole pipeline."""
 
+import contextlib
 import re
 import sys
 from pathlib import Path
@@ -165,4 +166,5 @@ def _write(report: "Report", out: Path) -> None:
         try:
             write_atomically(out / name, content)
         except WorldError as error:
-            print(f"preflight: {error}", file=sys.stderr)
+            with contextlib.suppress(OSError):  # standard error may be on the same full disk
+                print(f"preflight: {error}", file=sys.stderr, flush=True)

@@ -216,6 +216,7 @@ async def leave_with_parent(agent: Agent, descriptor: int) -> None:
 
 
 def log(text: str) -> None:
-    """One line to stderr."""
-    sys.stderr.write(f"preflight agent: {text}\n")
-    sys.stderr.flush()
+    """One line to stderr. A full disk behind it costs the line, and nothing else."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"preflight agent: {text}\n")
+        sys.stderr.flush()

@@ -94,7 +94,8 @@ def _keep(memory: Memory, position: Position) -> None:
     try:
         memory.keep(position)
     except (ConfigError, WorldError) as error:
-        sys.stderr.write(f"preflight: {error}\n")
+        with contextlib.suppress(OSError):  # standard error may be on the same full disk
+            sys.stderr.write(f"preflight: {error}\n")
 
 
 async def _gather(
