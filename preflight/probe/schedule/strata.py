@@ -62,7 +62,10 @@ class Tournament:
         met: Pairs = []
         for a, b in circle_round(len(self._units), turn):
             left, right = self._units[a], self._units[b]
-            met += [(left[i], right[j]) for i, j in crossing_round(len(left), len(right), rotation)]
+            most = max(len(left), len(right))
+            if rotation < most:
+                start = (rotation + turn) % most  # so that not the same node rests at the start of every turn
+                met += [(left[i], right[j]) for i, j in crossing_round(len(left), len(right), start)]
         return self._rail_by_rail(met)
 
     def _lengths(self, turns: range) -> list[int]:

@@ -136,6 +136,14 @@ def test_passes_one_after_another_cover_all_pairs(leaves, told, seed):
     assert sorted(met) == like_slots(ends)
 
 
+@pytest.mark.parametrize("leaves", [[31] * 5, [15] * 33, [7] * 9, [8, 7] * 8])
+def test_where_some_must_rest_none_rests_in_most_of_the_first_rounds(leaves):
+    ends = ends_on(leaves, 1)
+    probes = Counter(end for pairs in first_rounds(ends, seed=5)[1:] for pair in pairs for end in pair)
+    assert min(probes[end] for end in range(sum(leaves))) >= 2
+    assert sum(probes.values()) >= 0.85 * 4 * sum(leaves)
+
+
 def test_seeds_decide_the_order_and_the_order_in_which_nodes_are_listed_does_not():
     ends = ends_on([4] * 4, 1)
     assert first_rounds(ends, seed=1) == first_rounds(ends, seed=1)
