@@ -97,17 +97,36 @@ def _strata(ends: Ends, nodes: Sequence[int]) -> list[list[int]]:
 
 
 def _units(leaves: list[list[int]]) -> tuple[list[list[int]], range]:
-    """What meets on the circle (leaves, or their halves in places where siblings meet in turn 0), and the turns across leaves."""
+    """What meets on the circle (leaves, or their halves in places where siblings meet in turn 0), and the turns across leaves.
+
+    Leaves are placed so that those of like size meet first: a small partner leaves many nodes without one.
+    """
     if len(leaves) < 2:
         return [], range(0)
-    if len(leaves) % 2 == 0 or min(len(leaf) for leaf in leaves) < 2:
-        return leaves, range(num_circle_rounds(len(leaves)))
-    last = 2 * len(leaves) - 1
-    units: list[list[int]] = [[] for _ in range(last + 1)]
-    for place, leaf in enumerate(leaves):
+    by_size = sorted(leaves, key=len)
+    if len(leaves) % 2 == 0 or len(by_size[0]) < 2:
+        return _opposite(by_size), range(num_circle_rounds(len(leaves)))
+    halves: list[list[int]] = []
+    for place, leaf in enumerate(by_size):
         half = (len(leaf) + place % 2) // 2  # the larger half of an odd leaf on either side of the circle
-        units[place], units[last - place] = leaf[:half], leaf[half:]
-    return units, range(1, last)
+        halves += [leaf[:half], leaf[half:]]
+    return _opposite(halves), range(1, num_circle_rounds(len(halves)))
+
+
+def _opposite(units: list[list[int]]) -> list[list[int]]:
+    """In places on the circle where, in turn 0, the first meets the second, the third the fourth, ...; soon after, each meets those that stood near it.
+
+    With an odd number the first rests in turn 0, the second meets the third, ...
+    """
+    last = num_circle_rounds(len(units))  # the place that doesn't move, if there is one
+    placed: list[list[int]] = [[] for _ in units]
+    moving = units[1:] if len(units) % 2 == 0 else units
+    for number, unit in enumerate(moving):
+        distance = (number + 1) // 2
+        placed[distance if number % 2 else -distance % last] = unit
+    if len(units) % 2 == 0:
+        placed[last] = units[0]
+    return placed
 
 
 def pass_of(tournament: Tournament, inside: int, across: int, rounds: int = FIRST_ROUNDS) -> Iterator[tuple[bool, int]]:
