@@ -49,58 +49,57 @@ def machine(
     **node: Any,
 ) -> Node:
     """One node. GPU i's own NIC is i x nics // gpus. `links_down`: of GPU 0. `per_pair`: joined in a mesh by so many links; None: through switches. `gbit` None: the ports' rate is not known."""
-    nvml_name, links, version, line, generation = PRODUCTS[product]
+    nvml_name, links, _, _, generation = PRODUCTS[product]
     pcie = PcieLink(generation=generation, width=16, max_generation=generation, max_width=16)
 
     def gpu(index: int) -> Gpu:
         active = links - (links_down if index == 0 else 0)
-        joined = per_pair if per_pair is not None else links
-        own = [f"mlx5_{n}" for n in range(nics) if n * gpus // nics == index] or [f"mlx5_{index * nics // gpus}"]
+        joined = min(per_pair if per_pair is not None else links, active) if links else 0
         return Gpu(
             index=index,
             uuid=f"GPU-{name}-{index}",
             name=nvml_name,
             nvlink_domain=(domain or name) if links else "none",
-            links=tuple(
-                Link(
-                    index=i,
-                    active=i < active,
-                    version=version,
-                    speed_bytes_per_s=line,
-                    peer_kind="switch" if per_pair is None else "gpu",
-                )
-                for i in range(links)
-            ),
-            peers=tuple(
-                GpuPeer(index=other, num_nvlinks=min(joined, active) if links else 0)
-                for other in range(gpus)
-                if other != index
-            ),
+            links=_links(product, active, switched=per_pair is None),
+            peers=tuple(GpuPeer(index=other, num_nvlinks=joined) for other in range(gpus) if other != index),
             pcie=pcie,
-            nics=dict.fromkeys(own, "PIX") if nics else {},
+            nics=_own(index, gpus, nics),
         )
 
-    hcas = tuple(
-        Hca(
-            name=f"mlx5_{i}",
-            driver="mlx5_core",
-            pci_bus_id=f"0000:{0x40 + i:02x}:00.0",
-            is_virtual_function=False,
-            pcie=pcie,
-            ports=(
-                Port(
-                    number=1,
-                    state="active",
-                    physical_state="LinkUp",
-                    rate_bytes_per_s=None if gbit is None else gbit * GBIT,
-                    link_layer="InfiniBand",
-                ),
-            ),
-        )
-        for i in range(nics)
-    )
+    hcas = tuple(_hca(i, gbit, pcie) for i in range(nics))
     facts: dict[str, Any] = {"gpus": tuple(gpu(i) for i in range(gpus)), "hcas": hcas, "settings": (), **node}
     return Node(name=name, **facts)
+
+
+def _own(index: int, gpus: int, nics: int) -> dict[str, Any]:
+    own = [f"mlx5_{n}" for n in range(nics) if n * gpus // nics == index] or [f"mlx5_{index * nics // gpus}"]
+    return dict.fromkeys(own, "PIX") if nics else {}
+
+
+def _links(product: str, active: int, *, switched: bool) -> tuple[Link, ...]:
+    _, links, version, line, _ = PRODUCTS[product]
+    peer: Any = "switch" if switched else "gpu"
+    return tuple(
+        Link(index=i, active=i < active, version=version, speed_bytes_per_s=line, peer_kind=peer) for i in range(links)
+    )
+
+
+def _hca(index: int, gbit: int | None, pcie: PcieLink) -> Hca:
+    port = Port(
+        number=1,
+        state="active",
+        physical_state="LinkUp",
+        rate_bytes_per_s=None if gbit is None else gbit * GBIT,
+        link_layer="InfiniBand",
+    )
+    return Hca(
+        name=f"mlx5_{index}",
+        driver="mlx5_core",
+        pci_bus_id=f"0000:{0x40 + index:02x}:00.0",
+        is_virtual_function=False,
+        pcie=pcie,
+        ports=(port,),
+    )
 
 
 def inventory_of(nodes: int = 2, product: str = "H100-80GB", **changes: Any) -> Inventory:

@@ -109,7 +109,7 @@ def _judge_axis(axis: str, both: Sequence[_Both], limits: dict[str, float], evid
     ]
     noise = None if None in noises else hypot(*(noise for noise in noises if noise is not None))
     noisy = why_too_noisy(noise, 1 - limits["warn_ratio"])
-    if noisy:
+    if noisy and (mode != "mixed" or lowest.ratio < limits["warn_ratio"]):
         yield Finding(
             check=NAME,
             subject=f"{axis} groups" + (" in the mixed step" if mode == "mixed" else ""),

@@ -6,10 +6,11 @@ Plain strings; the caller knows the terminal's width and whether it wants colour
 import re
 from collections.abc import Mapping, Sequence
 
-from preflight.model import Answer, Evidence, Finding, Report, Verdict
+from preflight.model import Answer, Coverage, Evidence, Finding, Report, Verdict
 from preflight.model.hostlist import fold
 from preflight.model.units import show_seconds
-from preflight.report.tables import first_call_lines, group_lines, pair_lines
+from preflight.report.fabric import fabric_lines
+from preflight.report.tables import first_call_lines, gpu_lines, group_lines, pair_lines, worst_pair_lines
 from preflight.report.text import clean, hang, paint, shorten
 
 # So many different findings of one check and verdict are shown whole; the rest is counted. All are in the JSON report.
@@ -46,8 +47,14 @@ def report_text(report: Report, *, width: int = 100, color: bool = False) -> str
     """The whole run. The last line is the answer: "go", "no-go: 2 FAIL ...", "undecided: ..."."""
     lines = _head(report, width=width, color=color)
     measured = report.evidence.measurements or ()
-    lines += _section("Bandwidth of pairs, GB/s (busbw, send_recv both ways)", pair_lines(report.evidence, width=width))
-    lines += _section("Bandwidth of groups (busbw)", group_lines(measured))
+    mark = " [SIMULATED]" if report.evidence.settings.simulated else ""
+    lines += _section(
+        f"Bandwidth of pairs, GB/s (busbw, send_recv both ways){mark}",
+        [*pair_lines(report.evidence, width=width), *worst_pair_lines(report.evidence)],
+    )
+    lines += _section(f"GPUs by themselves{mark}", gpu_lines(report.evidence))
+    lines += _section(f"Bandwidth of groups (busbw){mark}", group_lines(measured))
+    lines += _section(f"Fabric{mark}", fabric_lines(report.evidence.localisation, width=width))
     lines += _section("First calls, kept out of the figures above", first_call_lines(measured))
     lines += _section("Incidents", _incident_lines(report.evidence, width=width))
     text = "".join(f"{line}\n" for line in lines)
@@ -108,13 +115,28 @@ def _head(report: Report, *, width: int, color: bool) -> list[str]:
     if report.phases_s:
         phases = ", ".join(f"{name} {show_seconds(spent_s)}" for name, spent_s in report.phases_s.items())
         lines += hang("  time      ", phases, width=width)
-    seen = report.coverage
-    if seen.pairs_planned or seen.groups_planned:
-        lines.append(
-            f"  coverage  {seen.pairs_measured} of {seen.pairs_planned} pairs, "
-            f"{seen.groups_measured} of {seen.groups_planned} groups measured"
-        )
+    seen = coverage_text(report.coverage)
+    if seen:
+        lines += hang("  coverage  ", seen, width=width)
     return lines
+
+
+def coverage_text(seen: Coverage) -> str:
+    """How much of what was planned was measured: "56 of 120 pairs, 12 of 12 groups measured; 64 of 64 links"; empty if nothing was planned."""
+    if not seen.pairs_planned and not seen.groups_planned:
+        return ""
+    text = f"{seen.pairs_measured} of {seen.pairs_planned} pairs, {seen.groups_measured} of {seen.groups_planned} groups measured"
+    parts = [
+        f"{measured} of {planned} {what}"
+        for what, measured, planned in (
+            ("GPUs' ways out of their nodes", seen.links_measured, seen.links_planned),
+            ("leaves' ways up", seen.uplinks_measured, seen.uplinks_planned),
+            ("pairs of leaves", seen.leaf_pairs_measured, seen.leaf_pairs_planned),
+        )
+        if planned
+    ]
+    parts += [f"scan {seen.scan}"] if seen.scan else []
+    return "; ".join([text, *parts])
 
 
 def _banners(report: Report, *, width: int, color: bool) -> list[str]:

@@ -7,7 +7,8 @@ import msgspec
 
 from preflight.errors import ConfigError
 from preflight.formats import read_bytes, write_atomically
-from preflight.model import SCHEMA, Measurement, Noun, Report, from_json, to_json
+from preflight.model import SCHEMA, Localisation, Measurement, Noun, Probe, Report, from_json, to_json
+from preflight.model.bandwidth import ALONE
 from preflight.model.possible import impossible_nodes
 
 T = TypeVar("T")
@@ -44,6 +45,12 @@ def load_report(path: str | Path) -> Report:
         problem = _impossible(measurement)
         if problem:
             raise ConfigError(source, problem, key=f"evidence.measurements[{number}]")
+    problem = _impossible_localisation(report.evidence.localisation)
+    if problem:
+        raise ConfigError(source, problem, key="evidence.localisation")
+    baseline = report.evidence.baseline
+    if baseline and any(rate <= 0 for entry in baseline.entries for rate in entry.busbw_bytes_per_s):
+        raise ConfigError(source, "busbw_bytes_per_s: expected positive numbers", key="evidence.baseline")
     return report
 
 
@@ -63,11 +70,41 @@ def _decode(source: str, data: bytes, kind: type[T]) -> T:
 def _impossible(measurement: Measurement) -> str | None:
     """Why a measurement can't be one; None if it can. Types alone don't exclude these, and the formulas rely on them."""
     probe = measurement.probe
-    if len(set(probe.ranks)) < 2 or len(set(probe.ranks)) < len(probe.ranks) or min(probe.ranks) < 0:
-        return f"ranks {list(probe.ranks)}: expected two or more different ranks"
+    problem = _impossible_ranks(probe)
+    if problem:
+        return problem
     if probe.size_bytes <= 0:
         return f"size_bytes {probe.size_bytes}: expected a positive number"
+    if probe.flops < 0:
+        return f"flops {probe.flops}: expected no negative number"
     times_s = [time for samples in measurement.samples for time in samples.durations_s]
     if any(time <= 0 for time in times_s):
         return "durations_s: expected positive seconds"
     return None
+
+
+def _impossible_ranks(probe: Probe) -> str | None:
+    alone = probe.collective in ALONE
+    different = len(set(probe.ranks)) == len(probe.ranks) and min(probe.ranks, default=-1) >= 0
+    if not different or (len(probe.ranks) != 1 if alone else len(probe.ranks) < 2):
+        return f"ranks {list(probe.ranks)[:8]}: expected {'one rank' if alone else 'two or more different ranks'}"
+    if probe.split and (len(probe.split) != len(probe.ranks) or min(probe.split) < 0 or sum(probe.split) <= 0):
+        return f"split {list(probe.split)[:8]}: expected a share for each of {len(probe.ranks)} ranks"
+    return None
+
+
+def _impossible_localisation(found: Localisation | None) -> str | None:
+    """Why a localisation can't be one: its ends, nodes and leaves point at each other by number."""
+    if found is None:
+        return None
+    ends = found.ends
+    number, nodes = len(ends.node), len(ends.nodes)
+    if len(ends.slot) != number or not all(0 <= node < nodes for node in ends.node):
+        return f"ends: expected a node of {nodes} and a slot for each of {number}"
+    columns = [*ends.classes.values(), *([ends.leaves] if ends.leaves is not None else [])]
+    if any(len(column) != nodes for column in columns):
+        return f"ends: expected a leaf and a value of each class for each of {nodes} nodes"
+    named = [end for culprit in found.culprits for one in (culprit, *culprit.candidates) for end in one.ends]
+    named += [end for ask in found.asks for end in (ask.a, ask.b)]
+    wrong = next((end for end in named if not 0 <= end < number), None)
+    return None if wrong is None else f"end {wrong}: there are {number}"

@@ -36,11 +36,13 @@ def junit_text(report: Report) -> str:
 
 
 def _properties(report: Report) -> str:
-    """The fingerprint of the plan, as a property of the suite."""
+    """The fingerprint of the plan, and that nothing was measured, as properties of the suite."""
     plan = report.evidence.plan
-    if plan is None or not plan.fingerprint:
-        return ""
-    return f'  <properties><property name="fingerprint" value={_attribute(plan.fingerprint)}/></properties>\n'
+    found = {"fingerprint": plan.fingerprint} if plan is not None and plan.fingerprint else {}
+    if report.evidence.settings.simulated:
+        found["simulated"] = "true"
+    named = "".join(f'<property name="{name}" value={_attribute(value)}/>' for name, value in found.items())
+    return f"  <properties>{named}</properties>\n" if named else ""
 
 
 def _outcome(finding: Finding) -> str:

@@ -5,28 +5,19 @@ bounded: minimum and median for each node and route. Series of a simulated run c
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from preflight.model import Report, Verdict
-from preflight.report.rates import by_axis, group_rates, rates_by_node
+from preflight.report.gauges import Gauge, coverage_gauges, fabric_gauges, gpu_gauges, pair_gauges
+from preflight.report.rates import MODES, by_axis, group_rates
 from preflight.report.text import clean
 from preflight.statistics import spread_of
 
 _ANSWERS = ("go", "undecided", "no-go")
-
-
-class _Gauge(NamedTuple):
-    """One family: its name without the prefix, help, label names, and (label values, figure) of each series."""
-
-    name: str
-    text: str
-    labels: tuple[str, ...]
-    series: Sequence[tuple[tuple[str, ...], float]]
 
 
 def metrics_text(report: Report) -> str:
@@ -45,7 +36,7 @@ class _ReportCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """All families that have something to say. Texts from elsewhere are cleaned: they become label values."""
         marks = {"simulated": "true"} if self._report.evidence.settings.simulated else {}
-        for part in (_run, _findings, _coverage, _groups, _pairs, _gpus):
+        for part in (_run, _findings, coverage_gauges, _groups, pair_gauges, gpu_gauges, fabric_gauges, _gpus):
             for gauge in part(self._report):
                 family = GaugeMetricFamily(f"preflight_{gauge.name}", gauge.text, labels=[*gauge.labels, *marks])
                 for values, figure in gauge.series:
@@ -54,7 +45,7 @@ class _ReportCollector(Collector):
                     yield family
 
 
-def _run(report: Report) -> Iterator[_Gauge]:
+def _run(report: Report) -> Iterator[Gauge]:
     completed_s = report.started_at_s + report.duration_s
     answers = [((answer,), float(answer == report.answer)) for answer in _ANSWERS]
     phases = [((phase,), spent_s) for phase, spent_s in report.phases_s.items()]
@@ -62,54 +53,41 @@ def _run(report: Report) -> Iterator[_Gauge]:
     backend = report.evidence.settings.backend
     labels = ("command", "backend") if backend else ("command",)
     values = (report.command, backend) if backend else (report.command,)
-    yield _Gauge("run_answer", "1 for the answer of the last run, 0 for the others.", ("answer",), answers)
-    yield _Gauge("run_completion_timestamp_seconds", "When the last run ended, Unix time.", (), [((), completed_s)])
-    yield _Gauge("run_duration_seconds", "Wall time of the last run.", (), [((), report.duration_s)])
-    yield _Gauge("run_phase_duration_seconds", "Wall time of each phase of the last run.", ("phase",), phases)
-    yield _Gauge("run_partial", "1 if the last run ended before its plan was done.", (), [((), float(report.partial))])
-    yield _Gauge(
+    yield Gauge("run_answer", "1 for the answer of the last run, 0 for the others.", ("answer",), answers)
+    yield Gauge("run_completion_timestamp_seconds", "When the last run ended, Unix time.", (), [((), completed_s)])
+    yield Gauge("run_duration_seconds", "Wall time of the last run.", (), [((), report.duration_s)])
+    yield Gauge("run_phase_duration_seconds", "Wall time of each phase of the last run.", ("phase",), phases)
+    yield Gauge("run_partial", "1 if the last run ended before its plan was done.", (), [((), float(report.partial))])
+    yield Gauge(
         "run_simulated",
         "1 if the last run was on a modelled cluster.",
         (),
         [((), float(report.evidence.settings.simulated))],
     )
-    yield _Gauge(
+    yield Gauge(
         "run_incidents", "Agents and workers that failed in the last run.", (), [((), len(report.evidence.incidents))]
     )
-    yield _Gauge("run_info", "What the last run was.", labels, [(values, 1.0)])
-    yield _Gauge("version_info", "Versions the last run used.", ("component", "version"), versions)
+    yield Gauge("run_info", "What the last run was.", labels, [(values, 1.0)])
+    yield Gauge("version_info", "Versions the last run used.", ("component", "version"), versions)
 
 
-def _findings(report: Report) -> Iterator[_Gauge]:
+def _findings(report: Report) -> Iterator[Gauge]:
     """Every verdict of every check that said something, zeros too: a series that vanishes can't be alerted on."""
     counts = Counter((finding.check, finding.verdict) for finding in report.findings)
     checks = sorted({check for check, _ in counts})
     series = [((check, verdict.value), float(counts[check, verdict])) for check in checks for verdict in Verdict]
-    yield _Gauge("findings", "Findings of the last run by check and verdict.", ("check", "verdict"), series)
+    yield Gauge("findings", "Findings of the last run by check and verdict.", ("check", "verdict"), series)
     durations = [((run.check,), run.duration_s) for run in report.checks]
-    yield _Gauge("check_duration_seconds", "Time each check took.", ("check",), durations)
+    yield Gauge("check_duration_seconds", "Time each check took.", ("check",), durations)
 
 
-def _coverage(report: Report) -> Iterator[_Gauge]:
-    seen = report.coverage
-    if not seen.pairs_planned and not seen.groups_planned:
-        return
-    yield _Gauge("pairs_planned", "Pairs that the last run meant to measure.", (), [((), seen.pairs_planned)])
-    yield _Gauge("pairs_measured", "Pairs that the last run measured.", (), [((), seen.pairs_measured)])
-    yield _Gauge("groups_planned", "Groups that the last run meant to measure.", (), [((), seen.groups_planned)])
-    yield _Gauge("groups_measured", "Groups that the last run measured.", (), [((), seen.groups_measured)])
-
-
-def _groups(report: Report) -> Iterator[_Gauge]:
+def _groups(report: Report) -> Iterator[Gauge]:
     labels = ("axis", "collective", "message_size", "mode")
     lows, middles, contentions = [], [], []
     for (axis, collective, size_bytes), rates in by_axis(group_rates(report.evidence.measurements or ())).items():
         key = (axis, collective, str(size_bytes))
-        for mode, values in (
-            ("alone", [rate.alone for rate in rates if rate.alone is not None]),
-            ("together", [rate.together for rate in rates if rate.together is not None]),
-        ):
-            spread = spread_of(values)
+        for mode in MODES:
+            spread = spread_of(value for rate in rates if (value := getattr(rate, mode)) is not None)
             if spread:
                 lows.append(((*key, mode), spread.minimum))
                 middles.append(((*key, mode), spread.median))
@@ -117,10 +95,10 @@ def _groups(report: Report) -> Iterator[_Gauge]:
         if ratios:
             contentions.append((key, ratios.minimum))
     name = "group_bus_bandwidth"
-    text = "Bus bandwidth of the groups of an axis, each alone or all together"
-    yield _Gauge(f"{name}_minimum_bytes_per_second", f"{text}: slowest group.", labels, lows)
-    yield _Gauge(f"{name}_median_bytes_per_second", f"{text}: median over groups.", labels, middles)
-    yield _Gauge(
+    text = "Bus bandwidth of the groups of an axis: each alone, all together, mixed with other axes, or with a skewed split"
+    yield Gauge(f"{name}_minimum_bytes_per_second", f"{text}: slowest group.", labels, lows)
+    yield Gauge(f"{name}_median_bytes_per_second", f"{text}: median over groups.", labels, middles)
+    yield Gauge(
         "group_contention_minimum_ratio",
         "Bus bandwidth together / alone of the group of an axis that loses most; 1 is no contention.",
         labels[:3],
@@ -128,19 +106,7 @@ def _groups(report: Report) -> Iterator[_Gauge]:
     )
 
 
-def _pairs(report: Report) -> Iterator[_Gauge]:
-    labels = ("node", "route")
-    spreads = {key: spread_of(values) for key, values in sorted(rates_by_node(report.evidence).items())}
-    known = [(key, spread) for key, spread in spreads.items() if spread]
-    name = "pair_bus_bandwidth"
-    text = "Bus bandwidth of pairs with an end on the node, both ends inside it or between nodes"
-    lows = [(key, spread.minimum) for key, spread in known]
-    middles = [(key, spread.median) for key, spread in known]
-    yield _Gauge(f"{name}_minimum_bytes_per_second", f"{text}: slowest pair.", labels, lows)
-    yield _Gauge(f"{name}_median_bytes_per_second", f"{text}: median pair.", labels, middles)
-
-
-def _gpus(report: Report) -> Iterator[_Gauge]:
+def _gpus(report: Report) -> Iterator[Gauge]:
     """Which GPU is where, with gpu, UUID and pci_bus_id spelled as dcgm-exporter does, for joins on UUID."""
     inventory = report.evidence.inventory
     series = [
@@ -150,7 +116,7 @@ def _gpus(report: Report) -> Iterator[_Gauge]:
         if gpu.uuid is not None
     ]
     labels = ("node", "gpu", "UUID", "pci_bus_id", "modelName")
-    yield _Gauge("gpu_info", "GPUs that discovery found.", labels, list(dict(series).items()))
+    yield Gauge("gpu_info", "GPUs that discovery found.", labels, list(dict(series).items()))
 
 
 def _dcgm_bus_id(pci_bus_id: str | None) -> str:

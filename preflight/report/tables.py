@@ -1,15 +1,26 @@
-"""The tables of the terminal report: pairs, groups, first calls. Small enough for a screen, whatever the cluster's size."""
+"""The tables of the terminal report: pairs, GPUs alone, groups, first calls. Small enough for a screen, whatever the cluster's size."""
 
 from collections.abc import Sequence
 
 from preflight.model import Evidence, Measurement
-from preflight.model.units import GIGA, show_bytes, show_rate, show_seconds
-from preflight.report.rates import GroupRate, by_axis, first_calls_s, group_rates, node_of, pair_rates, rates_by_node
+from preflight.model.units import GIGA, TERA, show_bytes, show_rate, show_seconds
+from preflight.report.rates import (
+    GroupRate,
+    alone_rates,
+    by_axis,
+    first_calls_s,
+    group_rates,
+    node_of,
+    pair_rates,
+    rates_by_node,
+)
 from preflight.report.text import clean, columns
 from preflight.statistics import Spread, spread_of
 
 MAX_MATRIX = 16  # ranks; 16 columns of 6 characters fit a terminal
 MAX_ROWS = 16  # groups of an axis, or nodes: the slowest ones
+MAX_WORST = 5  # pairs, or groups of an axis with more than MAX_ROWS
+OPERATIONS = {"matmul": "matrix product", "host_to_device": "host to GPU", "device_to_host": "GPU to host"}
 
 
 def pair_lines(evidence: Evidence, *, width: int) -> list[str]:
@@ -64,19 +75,61 @@ def _line_of(spread: Spread | None) -> str:
     return f"  minimum {_rate(spread.minimum)}, median {_rate(spread.median)}, {spread.number} pairs"
 
 
+def worst_pair_lines(evidence: Evidence) -> list[str]:
+    """Of more pairs than a matrix shows, the slowest and those that failed."""
+    pairs = pair_rates(evidence.measurements or ())
+    if len({rank for pair in pairs for rank in pair}) <= MAX_MATRIX:
+        return []
+    slowest = sorted(pairs, key=lambda pair: (pairs[pair] is not None, pairs[pair] or 0.0))[:MAX_WORST]
+    rows = [["slowest pairs", "", ""]]
+    rows += [
+        [
+            f"ranks {a} - {b}",
+            " - ".join(clean(node_of(evidence.plan, end) or "?") for end in (a, b)),
+            _failed(pairs[a, b]),
+        ]
+        for a, b in slowest
+    ]
+    return columns(rows, left=2)
+
+
+def _failed(rate: float | None) -> str:
+    return "failed" if rate is None else _rate(rate)
+
+
+def gpu_lines(evidence: Evidence) -> list[str]:
+    """What the GPUs do by themselves: for each operation the spread, and who is slowest."""
+    found = alone_rates(evidence.measurements or ())
+    rows = [["operation", "slowest", "minimum", "median", "maximum", "number"]]
+    for op, by_rank in found.items():
+        spread = spread_of(by_rank.values())
+        if spread is None:
+            continue
+        show = _flops if op == "matmul" else _rate
+        slowest = min(by_rank, key=lambda rank: by_rank[rank])
+        where = f"rank {slowest}, {clean(node_of(evidence.plan, slowest) or '?')}"
+        figures = [show(spread.minimum), show(spread.median), show(spread.maximum), str(spread.number)]
+        rows.append([OPERATIONS.get(op, op), where, *figures])
+    return columns(rows, left=2) if len(rows) > 1 else []
+
+
 def group_lines(measurements: Sequence[Measurement]) -> list[str]:
-    """Each group alone, together with the others of its axis, and the ratio; of many, those that lose most."""
+    """Each group alone, together with the others of its axis, the ratio; in the mixed step and with a skewed split where that was timed. Of many groups, the middle and those that lose most."""
     rates = group_rates(measurements)
     if not rates:
         return []
-    rows = [["axis", "group", "collective", "message", "alone", "together", "ratio"]]
+    extra = [mode for mode in ("mixed", "skewed") if any(getattr(rate, mode) is not None for rate in rates)]
+    rows = [["axis", "group", "collective", "message", "alone", "together", "ratio", *extra]]
     left_out = []
-    for (axis, collective, _), groups in by_axis(rates).items():
+    for (axis, collective, size_bytes), groups in by_axis(rates).items():
         shown = groups
         if len(groups) > MAX_ROWS:
-            shown = sorted(groups, key=_loss)[:MAX_ROWS]
-            left_out.append(f"  ... and {len(groups) - MAX_ROWS} more {axis} groups with {collective} that do better")
-        rows += [_group_row(rate) for rate in shown]
+            shown = sorted(groups, key=_loss)[:MAX_WORST]
+            rows.append(_middle_row(groups, extra))
+            left_out.append(
+                f"  ... of {len(groups)} {clean(axis)} groups with {collective} of {show_bytes(size_bytes)}, the {MAX_WORST} that lose most"
+            )
+        rows += [_group_row(rate, extra) for rate in shown]
     return columns(rows, left=3) + left_out
 
 
@@ -85,7 +138,20 @@ def _loss(rate: GroupRate) -> tuple[float, float]:
     return (rate.contention or 0.0, rate.together or rate.alone or 0.0)
 
 
-def _group_row(rate: GroupRate) -> list[str]:
+def _middle_row(groups: Sequence[GroupRate], extra: Sequence[str]) -> list[str]:
+    """The medians over many groups of one message."""
+
+    def middle(mode: str) -> str:
+        spread = spread_of(value for rate in groups if (value := getattr(rate, mode)) is not None)
+        return _rate(spread.median if spread else None)
+
+    ratio = spread_of(rate.contention for rate in groups if rate.contention is not None)
+    first = groups[0]
+    head = [clean(first.axis), f"median of {len(groups)}", first.collective, show_bytes(first.size_bytes)]
+    return [*head, middle("alone"), middle("together"), f"{ratio.median:.2f}" if ratio else "-", *map(middle, extra)]
+
+
+def _group_row(rate: GroupRate, extra: Sequence[str]) -> list[str]:
     ratio = "-" if rate.contention is None else f"{rate.contention:.2f}"
     message = show_bytes(rate.size_bytes)
     return [
@@ -96,6 +162,7 @@ def _group_row(rate: GroupRate) -> list[str]:
         _rate(rate.alone),
         _rate(rate.together),
         ratio,
+        *(_rate(getattr(rate, mode)) for mode in extra),
     ]
 
 
@@ -109,6 +176,10 @@ def first_call_lines(measurements: Sequence[Measurement]) -> list[str]:
                 [clean(kind), f"median {show_seconds(spread.median)}", f"slowest {show_seconds(spread.maximum)}"]
             )
     return columns(rows)
+
+
+def _flops(flops_per_s: float) -> str:
+    return f"{flops_per_s / TERA:.3g} TFLOP/s"
 
 
 def _rate(busbw: float | None) -> str:
