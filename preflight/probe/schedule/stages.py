@@ -12,6 +12,7 @@ from preflight.probe.schedule.probes import FULL_CROSS_NODES, GROUP_REPEATS, PAI
 from preflight.probe.schedule.strata import FIRST_ROUNDS, Pairs, Tournament, pass_of
 
 PAIRS = "pairs"  # rounds of pairs cost the same wherever they are
+SHORT = 10  # rounds: a tournament that is through so soon is not broken off after the first five
 NOT_MIXED = frozenset(
     {"tp", "etp", "cp", "ep", "pp", "embedding"}
 )  # of what is left, the axis that carries most reduces gradients
@@ -147,9 +148,9 @@ class Stages:
 
 
 def pass_rounds(tournament: Tournament, inside: int, across: int, *, whole: bool) -> tuple[Rounds, list[bool]]:
-    """The rounds between nodes that a run begins with, and which of them are inside leaves. `whole`: all that there are."""
+    """The rounds between nodes that a run begins with, and which of them are inside leaves. All that there are, if they are SHORT or `whole` says so."""
     total = tournament.num_inside + tournament.num_across
-    chosen = list(pass_of(tournament, inside, across, max(FIRST_ROUNDS, total if whole else 0)))
+    chosen = list(pass_of(tournament, inside, across, total if whole or total <= SHORT else FIRST_ROUNDS))
     return _rounds(tournament, chosen), [within for within, _ in chosen]
 
 

@@ -289,3 +289,29 @@ def test_what_is_left_to_do_grows_less_with_every_round(backend):
         left.append(agenda.planned_s)
     assert left[-1] == 0
     assert min(left[:-1]) > 0
+
+
+@pytest.mark.parametrize(("nodes", "rounds"), [(1, 0), (4, 3), (8, 7), (10, 9), (12, 5), (40, 5)])
+def test_a_tournament_that_is_soon_through_is_not_broken_off_before_it_is_judged(nodes, rounds):
+    plan = plan_of({"nodes": nodes, "gpus_per_node": 2, "tp": 2, "dp": nodes})
+    agenda = Agenda(plan, "gloo", ends_of(plan))
+    found = []
+    while not agenda.judging_due:
+        found.append(agenda.next_round(100.0) or ())
+        agenda.done(found[-1], 1.0)
+    assert agenda.position.across == rounds
+    assert any(probe.repeat for probes in found for probe in probes)  # the noise is known by then
+
+
+def test_where_every_gpu_is_in_mig_mode_there_is_nothing_to_do():
+    inventory = make_inventory(2, 4)
+    nodes = tuple(
+        msgspec.structs.replace(
+            node, gpus=tuple(msgspec.structs.replace(gpu, mig_enabled=True) for gpu in node.gpus or ())
+        )
+        for node in inventory.nodes
+    )
+    inventory = Inventory(nodes=nodes)
+    names = [node.name for node in nodes]
+    plan = make_plan(nodes=2, gpus_per_node=4, tp=4, dp=2, node_names=names, gpu_uuids=uuids_of(inventory))
+    assert Agenda(plan, "nccl", ends_of(plan), inventory=inventory).next_round(1e9) is None
