@@ -53,8 +53,9 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     assert evidence.inventory is not None
     if evidence.settings.cpu_declared:
         return
+    measured = _probes(evidence)
     for node in evidence.inventory.nodes:
-        probes = _probes(evidence, node)
+        probes = measured.get(node.name, {})
         ways = [*_gpu_ways(node, probes), *_hca_ways(node)]
         hung = [way for way in ways if way.hung]
         if ways:
@@ -135,22 +136,22 @@ def _hung_findings(
         )
 
 
-def _probes(evidence: Evidence, node: Node) -> dict[tuple[int, int], tuple[Measurement, ...]]:
-    """Indices of two GPUs of the node -> what was measured between them alone."""
-    if evidence.plan is None or not evidence.measurements:
+def _probes(evidence: Evidence) -> dict[str, dict[tuple[int, int], tuple[Measurement, ...]]]:
+    """Node -> indices of two of its GPUs -> what was measured between them alone."""
+    if evidence.plan is None or evidence.inventory is None or not evidence.measurements:
         return {}
-    by_uuid = {gpu.uuid: gpu.index for gpu in node.gpus or () if gpu.uuid}
-    ranks = {
-        rank.rank: by_uuid.get(rank.gpu_uuid, rank.local_rank) if rank.gpu_uuid else rank.local_rank
+    by_uuid = {gpu.uuid: gpu.index for node in evidence.inventory.nodes for gpu in node.gpus or () if gpu.uuid}
+    seats = {
+        rank.rank: (rank.node, by_uuid.get(rank.gpu_uuid, rank.local_rank) if rank.gpu_uuid else rank.local_rank)
         for rank in evidence.plan.placement.ranks
-        if rank.node == node.name
     }
-    found: dict[tuple[int, int], tuple[Measurement, ...]] = {}
+    found: dict[str, dict[tuple[int, int], list[Measurement]]] = {}
     for measurement in evidence.measurements:
-        pair = tuple(sorted(ranks[rank] for rank in measurement.probe.ranks if rank in ranks))
-        if len(pair) == len(measurement.probe.ranks) == 2:
-            found[pair[0], pair[1]] = (*found.get((pair[0], pair[1]), ()), measurement)
-    return found
+        both = [seats[rank] for rank in measurement.probe.ranks[:3] if rank in seats]
+        if len(both) == len(measurement.probe.ranks) == 2 and both[0][0] == both[1][0]:
+            first, second = sorted(index for _, index in both)
+            found.setdefault(both[0][0], {}).setdefault((first, second), []).append(measurement)
+    return {node: {pair: tuple(tries) for pair, tries in pairs.items()} for node, pairs in found.items()}
 
 
 def _gpu_ways(node: Node, probes: dict[tuple[int, int], tuple[Measurement, ...]]) -> Iterator[_Way]:
