@@ -87,7 +87,7 @@ def fabric_gauges(report: Report) -> Iterator[Gauge]:
     found = report.evidence.localisation
     if found is None or found.unjudged:
         return
-    counts = Counter(culprit.kind or "unclear" for culprit in found.culprits)
+    counts: Counter[str] = Counter(culprit.kind or "unclear" for culprit in found.culprits)
     kinds = [((kind,), float(counts[kind])) for kind in KINDS]
     yield Gauge(
         "fabric_slow_parts",
