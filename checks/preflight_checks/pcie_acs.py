@@ -140,9 +140,11 @@ def _probes(evidence: Evidence) -> dict[str, dict[tuple[int, int], tuple[Measure
     """Node -> indices of two of its GPUs -> what was measured between them alone."""
     if evidence.plan is None or evidence.inventory is None or not evidence.measurements:
         return {}
-    by_uuid = {gpu.uuid: gpu.index for node in evidence.inventory.nodes for gpu in node.gpus or () if gpu.uuid}
+    by_uuid = {
+        (node.name, gpu.uuid): gpu.index for node in evidence.inventory.nodes for gpu in node.gpus or () if gpu.uuid
+    }
     seats = {
-        rank.rank: (rank.node, by_uuid.get(rank.gpu_uuid, rank.local_rank) if rank.gpu_uuid else rank.local_rank)
+        rank.rank: (rank.node, by_uuid.get((rank.node, rank.gpu_uuid), rank.local_rank))
         for rank in evidence.plan.placement.ranks
     }
     found: dict[str, dict[tuple[int, int], list[Measurement]]] = {}
