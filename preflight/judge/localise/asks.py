@@ -6,6 +6,7 @@ from preflight.judge.localise.directions import OneWay, counted
 from preflight.judge.localise.members import members
 from preflight.judge.localise.partners import Partners
 from preflight.judge.localise.resolve import INSIDE_SHOTS, inside_shots, sides_of
+from preflight.judge.localise.single import clearing_limit
 from preflight.judge.localise.table import ONE_WAY, base_op
 from preflight.model.localisation import Ask, Culprit
 
@@ -51,13 +52,17 @@ class Asking:
         self.table = self.view.table
         self.op = main.op
         self.directed = base_op(main.op) == "send_recv" and not self.table.ends.whole_nodes
-        self.partners = Partners(self.table, main.outcome.good.end, main.outcome.good.across)
+        self.partners = Partners(self.table, main.outcome.best)
         self.asks: list[Ask] = []
         self.one_way_asked = False
 
     def add(self, a: int, b: int, reason: str, *, priority: int = 0, op: str | None = None) -> None:
         """One more."""
         self.asks.append(Ask(a=int(a), b=int(b), op=op or self.op, priority=priority, reason=reason))
+
+    def limit(self, culprit: Culprit) -> float:
+        """What clears a partner for this one."""
+        return float(clearing_limit(self.view, 1 - (culprit.depth or 0.0)))
 
     def repeats(self) -> None:
         """Slow pairs that were measured too seldom, those seen most often first."""
@@ -119,8 +124,8 @@ class Asking:
         if sides is not None and all(sides) and culprit.confidence == "certain":
             return
         for end in ends:
-            near = self.partners.near(end, 2 if sides is None or not sides[0] else 1)
-            far = self.partners.far(end, 2)
+            near = self.partners.near(end, 2 if sides is None or not sides[0] else 1, self.limit(culprit))
+            far = self.partners.far(end, 2, self.limit(culprit))
             for other in near + far:
                 self.add(end, other, "slow with all so far: with a partner that is known to be good", priority=1)
 
@@ -133,7 +138,7 @@ class Asking:
         mine, beyond = members(self.table, culprit)
         if min(counted(self.sends, mine, beyond)) >= 2:
             return
-        known = self.main.outcome.good
+        known = self.main.outcome.best.cleared(self.limit(culprit))
         good = known.across if culprit.kind in {"uplink", "path"} and self.table.leaves else known.end
         ours = np.flatnonzero(mine)
         chosen = ours if ours.size <= 4 else ours[np.linspace(0, ours.size - 1, 4).astype(int)]
@@ -146,8 +151,8 @@ class Asking:
     def way_partners(self, culprit: Culprit, end: int, beyond: "Bools") -> list[int]:
         """For one way each: of a NIC or node on its own leaf first, so that no uplink comes in."""
         if culprit.kind in {"gpu", "nic", "node"} and self.table.leaves:
-            near = self.partners.near(end, 2)
-            return near + self.partners.far(end, 2 - len(near))
+            near = self.partners.near(end, 2, self.limit(culprit))
+            return near + self.partners.far(end, 2 - len(near), self.limit(culprit))
         return self.partners.among(end, beyond, 2)
 
     def strangers(self, culprit: Culprit) -> None:
@@ -160,7 +165,9 @@ class Asking:
                 place = self.table.ends.nodes.index(one.nodes[0])
                 ends.update(dict.fromkeys(np.flatnonzero(self.table.end_node == place).tolist()))
         for end in ends:
-            for other in self.partners.near(end, 1) + self.partners.far(end, 2):
+            for other in self.partners.near(end, 1, self.limit(culprit)) + self.partners.far(
+                end, 2, self.limit(culprit)
+            ):
                 self.add(end, other, "met nobody who is known to be good", priority=0)
         if not ends:
             for one in culprit.candidates:

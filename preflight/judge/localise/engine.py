@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from preflight.judge.localise.paths import Path, find_paths
+from preflight.judge.localise.paths import Path, find_paths, joined_path
 from preflight.judge.localise.reference import MODE_WIDTH, upper_mode
 from preflight.judge.localise.shares import Share, find_share
 from preflight.judge.localise.single import LEAST_TRANSIENTS, Best, Cleared, Seen, best_of, candidates, seen
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     Bools = NDArray[Any]
     Floats = NDArray[Any]
 
+WHOLE_FIRST = 1.25  # a share of an uplink explains so many times what a whole part does before it is preferred: of a slow slot's ends it may hold a few by chance
 MOST_PARTS = 200  # explanations in one run; beyond that it is not a few faults
 
 
@@ -63,6 +64,7 @@ def explain(view: View) -> Outcome:
         one = _largest(Search(view, all_levels, open_shots, open_failed, best, rate, taken))
         if one is None:
             break
+        one = _joined(view, found, one, open_shots)
         found.append(one)
         covered = _covered(view, one)
         open_shots &= ~covered
@@ -107,7 +109,7 @@ def _largest(search: Search) -> Explained | None:
                 found, most = one, number
                 break
     share = None if view.inside else find_share(view, open_shots, search.best, search.rate)
-    if share is not None and int(share.shots.sum()) > most and ("share", share.leaf) not in search.taken:
+    if share is not None and int(share.shots.sum()) > WHOLE_FIRST * most and ("share", share.leaf) not in search.taken:
         found, most = None, int(share.shots.sum())
     else:
         share = None
@@ -124,6 +126,26 @@ def _largest(search: Search) -> Explained | None:
         return None
     one = Explained(found.level, found.part, None, "", found.shots, found.crossing, found.partners, 0.0, called=True)
     return _weighed(view, one)
+
+
+def _joined(view: View, found: list[Explained], one: Explained, open_shots: "Bools") -> Explained:
+    """A path that is a piece of one that was found before, joined with it, which is taken out of the list: equally slow, one side in common, and nothing fast between the joined sets.
+
+    Pieces come about where another part hid some members until it was named.
+    """
+    for other in found if one.path is not None else []:
+        if other.path is None or other.unit != one.unit or not _alike(view, one.median, other.median):
+            continue
+        assert one.path is not None
+        both = joined_path(view, one.path, other.path, one.unit, open_shots)
+        if both is not None:
+            found.remove(other)
+            return one._replace(path=both, shots=one.shots | other.shots, crossing=one.crossing | other.crossing)
+    return one
+
+
+def _alike(view: View, one: float, two: float) -> bool:
+    return min(one, two) >= max(one, two) * view.scale.edge
 
 
 def _leaf_path(view: View, open_shots: "Bools", open_failed: "Bools") -> Path | None:

@@ -20,7 +20,6 @@ def open_questions(judged: "list[Judged]", known: list[Culprit]) -> list[Culprit
     named = {end for culprit in known if culprit.kind in {"gpu", "nic", None} for end in culprit.ends}
     found = []
     for each in judged:
-        view = each.outcome.view
         open_pairs = [
             pair
             for pair in each.rest.strangers
@@ -32,7 +31,6 @@ def open_questions(judged: "list[Judged]", known: list[Culprit]) -> list[Culprit
             base = facts(each.words, pair.shots)
             link = msgspec.structs.replace(base, kind="link", ends=(pair.a, pair.b), confidence="possible")
             found.append(msgspec.structs.replace(base, confidence="possible", candidates=(link,)))
-        del view
     return found
 
 
@@ -57,12 +55,18 @@ def _strangers(group: list[Pair], each: "Judged") -> Culprit:
     for pair in group:
         shots |= pair.shots
     base = facts(each.words, shots)
-    ends = [
-        end for end in dict.fromkeys(e for pair in group for e in (pair.a, pair.b)) if not each.outcome.good.end[end]
-    ]
-    choices = [_end(base, t, end) for end in ends]
+    good = each.outcome.good
+    known = good.across if t.leaves and not each.outcome.view.inside else good.end
+    ends = [end for end in dict.fromkeys(e for pair in group for e in (pair.a, pair.b)) if not known[end]]
+    choices = [_end(base, t, end) if not good.end[end] else _way_out(base, t, end) for end in ends]
     choices += [msgspec.structs.replace(base, kind="link", ends=(p.a, p.b)) for p in group]
     return msgspec.structs.replace(base, confidence="possible", candidates=tuple(choices[:MOST_QUESTIONS]))
+
+
+def _way_out(base: Culprit, t: Table, end: int) -> Culprit:
+    """An end that is fast on its own leaf: its leaf's way out, as far as that end uses it."""
+    leaf = t.leaves[int(t.node_leaf[t.end_node[end]])]
+    return msgspec.structs.replace(base, kind="uplink", leaf=leaf, ends=(end,), share=None)
 
 
 def _end(base: Culprit, t: Table, end: int) -> Culprit:

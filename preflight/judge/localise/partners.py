@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from preflight.judge.localise.single import Best
 from preflight.judge.localise.table import Table
 
 if TYPE_CHECKING:
@@ -13,24 +14,28 @@ if TYPE_CHECKING:
 
 
 class Partners:
-    """`good`: cleared ends. Partners have the same slot: routes between unlike slots have no reference until many were measured. Those that were dealt least often come first."""
+    """Partners have the same slot: routes between unlike slots have no reference until many were measured. Those that were dealt least often come first, then
+    those on leaves that were. `limit`: what a partner must have reached, as a share of the reference.
+    """
 
-    def __init__(self, table: Table, good: "Bools", good_far: "Bools") -> None:
+    def __init__(self, table: Table, best: Best) -> None:
         import numpy as np
 
-        self.table, self.good, self.good_far = table, good, good_far
+        self.table, self.best = table, best
         self.dealt = np.zeros(len(table.end_node), dtype=np.int64)
+        self.dealt_leaf = np.zeros(len(table.leaves) + 1, dtype=np.int64)
         self.leaf = table.node_leaf[table.end_node]
 
-    def near(self, end: int, number: int) -> list[int]:
+    def near(self, end: int, number: int, limit: float) -> list[int]:
         """On the same leaf; none where leaves are not known."""
         leaf = self.leaf[end]
-        return self._deal(end, self.good & (self.leaf == leaf), number) if leaf >= 0 else []
+        return self._deal(end, (self.best.end >= limit) & (self.leaf == leaf), number) if leaf >= 0 else []
 
-    def far(self, end: int, number: int) -> list[int]:
-        """On another leaf, or on any node where leaves are not known."""
+    def far(self, end: int, number: int, limit: float) -> list[int]:
+        """On another leaf, and good towards other leaves; on any node where leaves are not known."""
         leaf = self.leaf[end]
-        return self._deal(end, self.good_far & (self.leaf != leaf) if leaf >= 0 else self.good, number)
+        good = (self.best.across >= limit) & (self.leaf != leaf) if leaf >= 0 else self.best.end >= limit
+        return self._deal(end, good, number)
 
     def among(self, end: int, ends: "Bools", number: int) -> list[int]:
         """Of these."""
@@ -44,6 +49,7 @@ class Partners:
         found = np.flatnonzero(open_to & (t.end_slot == t.end_slot[end]))
         # after the end itself in order, so that neighbours don't all get the first
         turned = np.concatenate([found[found > end], found[found <= end]])
-        chosen = turned[np.argsort(self.dealt[turned], kind="stable")][:number]
+        chosen = turned[np.lexsort((self.dealt_leaf[self.leaf[turned]], self.dealt[turned]))][:number]
         self.dealt[chosen] += 1
+        self.dealt_leaf[self.leaf[chosen]] += 1
         return [int(other) for other in chosen]

@@ -167,3 +167,24 @@ def _doubtful(edges: Edges, one: frozenset[int], other: frozenset[int]) -> froze
     return frozenset(
         u for u in units - one - other if not (edges.fast.get(u, set()) & one and edges.fast.get(u, set()) & other)
     )
+
+
+def joined_path(view: View, one: Path, two: Path, unit: str, open_shots: "Bools") -> Path | None:
+    """Both as one path. None: they have no side in common, or something was fast between the joined sets."""
+    import numpy as np
+
+    t = view.table
+    unit_a, unit_b = (t.leaf_a, t.leaf_b) if unit == "leaf" else (t.node_a, t.node_b)
+    shots = one.shots | two.shots
+    limit = float(clearing_limit(view, np.median(view.ratio[shots & view.slow]))) if (shots & view.slow).any() else 0.0
+    fast = (view.fast | view.slow) & ~open_shots & ~shots & (np.nan_to_num(view.ratio) >= limit)
+    for mine, theirs in ((two.one, two.other), (two.other, two.one)):
+        first, second = one.one | mine, one.other | theirs
+        if not (one.one & mine or one.other & theirs) or first & second:
+            continue
+        a_first, b_first = np.isin(unit_a, list(first)), np.isin(unit_b, list(first))
+        a_second, b_second = np.isin(unit_a, list(second)), np.isin(unit_b, list(second))
+        between = (a_first & b_second) | (a_second & b_first)
+        if not (between & fast).any():
+            return Path(first, second, shots, one.edges + two.edges, (one.doubtful | two.doubtful) - first - second)
+    return None

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 MANY_ON_RAIL = 3  # more slow pairs than this on one slot are never faults of single links
 MANY_ON_NODE = 2
-STEADY = 3.0  # a faulty link is slow by about the same each time: repeats differ by at most so many times the noise
+LEAST_REPEATS = 3
+STEADY = 4.0  # a faulty link is slow by about the same each time: the typical repeat differs from the middle by at most so many times the noise
 
 
 class Pair(NamedTuple):
@@ -54,7 +55,7 @@ def rest_of(outcome: Outcome) -> Rest:
     passing = [pair for pair in known if pair.slow < pair.again]
     lasting = [pair for pair in known if pair.slow == pair.again]
     transients = _transients(view, passing, lasting)
-    needed = need(_num_pairs(view), transients)
+    needed = max(LEAST_REPEATS, need(_num_pairs(view), transients))
     decided = [pair for pair in lasting if pair.again >= needed]
     crowded = _crowded(view, lasting) if view.size else []
     links = [pair for pair in decided if pair not in crowded and pair.steady and pair.deep]
@@ -89,8 +90,8 @@ def _pairs(view: View, left: "Bools") -> list[Pair]:
         mine[group] = True
         code = int(key[group[0]])
         logs = np.log(values)
-        steady = values.size < 2 or float(np.std(logs, ddof=1)) <= STEADY * max(view.scale.noise, 0.003)
-        slow = int(np.count_nonzero(view.slow[group]))
+        steady = float(np.median(np.abs(logs - np.median(logs)))) <= STEADY * max(view.scale.noise, 0.003) / 1.4826
+        slow = int(np.count_nonzero(left[group]))  # what a part explains says nothing against the pair
         pair = Pair(code // number, code % number, int(values.size), slow, steady, is_deep(view, values), mine)
         found.append(pair)
     return found

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     Bools = NDArray[Any]
 
+SEVERAL = 12  # slow shots of ends that have one or two each, all unrefuted: the leaf has a share of its own though no end shows it alone
+
 
 class Share(NamedTuple):
     """`ends`: those that are slow; no NIC, since that is cleared inside the leaf, and not the whole way out. `measured`: ends of the leaf that were compared."""
@@ -34,19 +36,22 @@ def find_share(view: View, open_shots: "Bools", best: Best, transients: float) -
     if not mine.any():
         return None
     slow = np.bincount(t.a[mine], minlength=number) + np.bincount(t.b[mine], minlength=number)
-    typical = np.full(number, np.inf)
-    np.minimum.at(typical, t.a[mine], view.ratio[mine])
-    np.minimum.at(typical, t.b[mine], view.ratio[mine])
+    level = np.zeros(number)
+    np.maximum.at(level, t.a[mine], view.ratio[mine])
+    np.maximum.at(level, t.b[mine], view.ratio[mine])
     # its best way out is among the slow shots that are open, and it did clearly better inside the leaf
     inner = _best_inside(view, known & ~across)
     measured = best.across > 0
-    limit = clearing_limit(view, np.where(np.isfinite(typical), typical, 0.0))
+    limit = clearing_limit(view, level)
     least = max(3, need(int(np.count_nonzero(measured)), transients) - 1)
-    suspects = (slow >= least) & (best.across < limit) & (inner >= limit) & (_partners(view, mine) >= 3)
+    suspects = (slow > 0) & (best.across < limit) & (inner >= limit)
+    firm = suspects & (slow >= least) & (_partners(view, mine) >= 3)
     leaf = t.node_leaf[t.end_node]
     found = None
     for one in np.unique(leaf[suspects]).tolist():
         ours = suspects & (leaf == one)
+        if not (firm & ours).any() and int(slow[ours].sum()) < SEVERAL:
+            continue
         shots = mine & (ours[t.a] | ours[t.b])
         total = int(np.count_nonzero(measured & (leaf == one)))
         share = Share(one, tuple(np.flatnonzero(ours).tolist()), total, shots)

@@ -135,7 +135,9 @@ def _node(view: View, part: int, shots: "Bools", good: Cleared) -> int | None:
     if view.inside:
         ends = np.unique(np.concatenate([t.a[shots], t.b[shots]])).size
         elsewhere = int(np.count_nonzero(good.node)) - int(good.node[part])
-        return elsewhere if ends >= 3 and elsewhere >= 2 else None
+        worst = int(np.bincount(np.concatenate([t.a[shots], t.b[shots]])).max())
+        without_worst = int(np.count_nonzero(shots)) - worst  # slow pairs that no single GPU explains
+        return elsewhere if ends >= 4 and elsewhere >= 2 and without_worst >= 3 else None
     others = np.unique(np.where(t.node_a[shots] == part, t.node_b[shots], t.node_a[shots]))
     number = int(np.count_nonzero(good.node[others]))
     mine = np.unique(np.where(t.node_a[shots] == part, t.a[shots], t.b[shots])).size

@@ -177,7 +177,8 @@ def _directed(culprit: Culprit, table: Table, sends: OneWay, edge: float) -> Cul
     if culprit.kind in {None, "slot", "environment", "leaf", "class"}:
         return culprit
     mine, beyond = members(table, culprit)
-    direction = direction_of(sends, mine, beyond, edge)
+    limit = min(edge, (1 - (culprit.depth or 0.0)) / edge)
+    direction = direction_of(sends, mine, beyond, limit)
     return culprit if direction is None else msgspec.structs.replace(culprit, direction=direction)
 
 
