@@ -63,7 +63,8 @@ class Run:
         failure = self.world(probe, ran)
         if failure:
             return Measurement(probe=probe, failure=failure)
-        good = make_measurement(probe.ranks, algbw_bytes_per_s=probe.size_bytes / self.seconds(probe))
+        rate = probe.size_bytes / self.seconds(probe)
+        good = make_measurement(probe.ranks, algbw_bytes_per_s=rate, size_bytes=probe.size_bytes)
         return msgspec.structs.replace(good, probe=probe)
 
     def seen_by_agents(self, m: Measurement) -> Iterator[Incident]:
@@ -299,3 +300,87 @@ def test_one_rank_that_does_not_start_is_named_and_not_its_node():
     found = judged(plan, good, [incident(6, "worker_not_started", node="node1")])
     assert bad(found) == {"rank 6": Verdict.FAIL}
     assert found["rank 6"].blames.kind == "rank"
+
+
+LATE = Failure(kind="timed_out", text="timed out", stage="first operation")
+
+
+def late_if_whole(slow: Callable[[Probe], bool]) -> World:
+    """Where it is slow, whole messages are not over at the deadline."""
+    return lambda p, _: LATE if slow(p) and p.size_name != "smaller" else None
+
+
+def crossing(a: int, b: int) -> Callable[[Probe], bool]:
+    return lambda p: {a, b} <= set(p.ranks)
+
+
+def test_a_pair_at_a_hundredth_of_its_speed_is_slow_and_not_dead():
+    run = Run(plan_of(3), late_if_whole(crossing(1, 5)), seconds=lambda p: 0.3 if crossing(1, 5)(p) else 0.005)
+    found = run.judged()
+    assert run.left_out == set()
+    assert bad(found)["pair 1-5"] is Verdict.FAIL
+    assert "slow, not dead" in found["pair 1-5"].observed
+    assert "MB/s" in found["pair 1-5"].observed
+    assert found["pair 1-5"].blames.kind == "link"
+    assert {subject for subject, verdict in bad(found).items() if verdict is Verdict.FAIL} == {"pair 1-5"}
+
+
+def test_a_slow_pair_costs_its_long_wait_once_and_is_measured_with_a_smaller_message_from_then_on():
+    run = Run(plan_of(3), late_if_whole(crossing(1, 5)), seconds=lambda p: 0.3 if crossing(1, 5)(p) else 0.005)
+    ours = [m for m in run.measurements if m.probe.subject == "pair 1-5"]
+    assert [m.failure is not None for m in ours] == [True] + [False] * (len(ours) - 1)
+    assert len(ours) > 2
+
+
+def test_a_node_with_a_slow_way_out_blames_no_rank_and_no_pair():
+    def slow(p: Probe) -> bool:
+        return any(rank // 4 == 1 for rank in p.ranks) and len({rank // 4 for rank in p.ranks}) > 1
+
+    run = Run(plan_of(3), late_if_whole(slow), seconds=lambda p: 0.3 if slow(p) else 0.005)
+    found = run.judged()
+    assert run.left_out == set()
+    assert Verdict.FAIL not in bad(found).values()
+    assert {f.verdict for f in found.values() if "slow, not dead" in f.observed} == {Verdict.UNKNOWN}
+
+
+def test_a_message_that_was_late_once_is_only_worth_a_look():
+    first = "pair 1-5"
+    run = Run(plan_of(3), lambda p, ran: LATE if p.subject == first and ran == 0 else None, seconds=lambda _: 0.005)
+    assert bad(run.judged()) == {"pair 1-5": Verdict.WARN}
+
+
+def test_a_rank_that_fails_twice_in_what_it_does_alone_does_not_answer():
+    plan = plan_of()
+    alone = Probe(
+        subject="gpu 3", axis=None, collective="matmul", ranks=(3,), size_bytes=2**20, size_source="test", flops=1
+    )
+    again = msgspec.structs.replace(alone, attempt=1)
+    good = Run(plan, lambda *_: None).measurements
+    hung = [Measurement(probe=p, failure=no_answer(3)) for p in (alone, again)]
+    found = judged(plan, [*good, *hung])
+    assert bad(found) == {"rank 3": Verdict.FAIL}
+    assert "does not answer" in found["rank 3"].observed
+    assert bad(judged(plan, [*good, *hung[:1]])) == {"rank 3": Verdict.UNKNOWN}
+
+
+def test_the_partner_with_whom_a_silent_rank_was_tried_is_not_told_of():
+    """What the partner's side of the trial says is that the partner is missing, since it can't be reached there."""
+    plan = plan_of(3)
+    missed: list[str] = []
+
+    def world(p: Probe, _: int) -> Failure | None:
+        if 5 not in p.ranks:
+            return None
+        missed.append(p.key)
+        return missing(5) if len(missed) != 2 else missing(next(rank for rank in p.ranks if rank != 5))
+
+    run = Run(plan, world)
+    found = run.judged(incident(5, "worker_hung", missed[1], node="node1"))
+    assert bad(found) == {"rank 5": Verdict.FAIL}
+    assert run.left_out == {5}
+
+
+def test_an_agent_that_is_there_and_unable_is_unknown_and_blames_no_node():
+    found = Run(plan_of(), lambda *_: None).judged(incident(None, "agent_error", node="node1"))
+    assert bad(found) == {"node1": Verdict.UNKNOWN}
+    assert found["node1"].blames is None

@@ -12,7 +12,7 @@ from pathlib import Path
 from preflight.model import Finding, Report, Verdict
 from tests.fleet.runs import Run, until
 
-BUDGET_S = 40
+BUDGET_S = 60
 NODES, PER_NODE = 2, 2
 LEFT_IN_OUT = {"report.json", "preflight.prom"}
 

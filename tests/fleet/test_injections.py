@@ -7,7 +7,7 @@ import pytest
 from tests.fleet.injections import BUDGET_S, NODES, PER_NODE, Injection, inject, random_injections, verify
 from tests.fleet.runs import Run
 
-pytestmark = [pytest.mark.fabric, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.fabric, pytest.mark.timeout(300)]
 
 ONE_OF_EACH = [
     Injection("worker", "stop", "early", 1, 0.7),
