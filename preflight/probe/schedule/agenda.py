@@ -21,7 +21,7 @@ from preflight.probe.schedule.coverage import coverage_of
 from preflight.probe.schedule.pair_stages import Rounds, inside_nodes
 from preflight.probe.schedule.position import resumed, scan_text
 from preflight.probe.schedule.probes import GROUP_REPEATS, Round
-from preflight.probe.schedule.stages import PAIRS, Stage, Stages, pass_rounds, rest_rounds
+from preflight.probe.schedule.stages import BETWEEN, Stage, Stages, pass_rounds, rest_rounds
 from preflight.probe.schedule.strata import FIRST_ROUNDS
 
 FOLLOW_UPS, PAIR_FOLLOW_UPS = 2, 4  # batches of asks: of any kind, then of pairs alone
@@ -123,7 +123,7 @@ class Agenda:
         packed = pack_asks(wanted)[:ASK_ROUNDS]
         rounds = [tuple(ask_probe(ask, self._backend) for ask in asks) for asks in packed]
         self._asked = [stage for stage in self._asked if stage.left]
-        self._asked.append(Stage(PAIRS, len(rounds), lambda number: rounds[number]))
+        self._asked.append(Stage(BETWEEN, len(rounds), lambda number: rounds[number]))
 
     def coverage(self, measurements: Iterable[Measurement]) -> Coverage:
         """How much of what is planned these measured, and how far the tournament over all pairs of nodes has come."""

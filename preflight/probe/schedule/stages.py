@@ -11,7 +11,7 @@ from preflight.probe.schedule.pair_stages import Rounds, inside_groups, inside_n
 from preflight.probe.schedule.probes import FULL_CROSS_NODES, GROUP_REPEATS, PAIR_REPEATS, Round, pair_probe, seconds_of
 from preflight.probe.schedule.strata import FIRST_ROUNDS, Pairs, Tournament, pass_of
 
-PAIRS = "pairs"  # rounds of pairs cost the same wherever they are
+INSIDE, BETWEEN = "pairs inside nodes", "pairs between nodes"  # rounds of pairs, by what they cost
 SHORT = 10  # rounds: a tournament that is through so soon is not broken off after the first five
 NOT_MIXED = frozenset(
     {"tp", "etp", "cp", "ep", "pp", "embedding"}
@@ -69,16 +69,16 @@ class Stages:
 
     def near(self) -> Iterator[Stage]:
         """Pairs inside nodes, then those of tensor-parallel groups that leave theirs."""
-        yield self.pairs(inside_nodes(self.ends))
+        yield self.pairs(inside_nodes(self.ends), kind=INSIDE)
         yield self.pairs(inside_groups(self.ends, self.tensor, like_slots=not self.small))
 
-    def pairs(self, rounds: Rounds, when_done: Callable[[int], None] | None = None) -> Stage:
+    def pairs(self, rounds: Rounds, when_done: Callable[[int], None] | None = None, *, kind: str = BETWEEN) -> Stage:
         """Rounds of pairs."""
 
         def make(number: int) -> Round:
             return tuple(pair_probe(pair, self.backend, 0) for pair in rounds.make(number))
 
-        return Stage(PAIRS, rounds.count, make, when_done)
+        return Stage(kind, rounds.count, make, when_done)
 
     def unlike(self) -> Iterator[Stage]:
         """On few nodes, the pairs of unlike slots between them."""
@@ -91,7 +91,9 @@ class Stages:
         for axis, message in each:
             yield self._alone_stage(axis, message, "alone", self._alone[axis].first)
             yield from self._together(axis, message)
-        yield from self._mixed(dict(reversed(each)), repeat)
+        yield from self._mixed(
+            dict(reversed(each)), repeat
+        )  # of each axis its first message: a large one, of what carries most
         for axis, message in each:
             if message.collective == "all_to_all" and not message.size_name:
                 yield self._alone_stage(axis, message, "skewed", self._alone[axis].first[:1])
