@@ -52,17 +52,10 @@ def find_paths(view: View, unit_a: "Ints", unit_b: "Ints", still_open: "tuple[Bo
     fast = np.where(np.isfinite(view.ratio), view.ratio, 0.0) >= limit
     fast &= ~slow
     edges = _edges(unit_a, unit_b, open_shots & _beyond_its_ends(view, fast, unit_a, unit_b), fast)
-    seeds = {u: {v for v in others if edges.fast.get(v)} for u, others in edges.slow.items() if edges.fast.get(u)}
-    if not any(seeds.values()):
-        return []
-    found = []
-    for one, other, ok in _sides(seeds):
-        clash = any(edges.fast.get(u, set()) & other for u in one)
-        if ok and not clash:
-            found.append((frozenset(one), frozenset(other)))
-    if not found or _stray(edges, seeds, found):
-        parts = _components(edges.fast)
-        found = [(p, q) for i, p in enumerate(parts) for q in parts[i + 1 :]] if 2 <= len(parts) <= MOST_SETS else found
+    found = _mutual_sets(edges)
+    if not found:
+        pruned = (_pruned(edges, one, other) for one, other in _sides(edges))
+        found = [sides for sides in pruned if sides is not None]
     paths = [_path(edges, one, other, unit_a, unit_b, open_shots) for one, other in found]
     supported = [path for path in paths if path is not None]
     return sorted(supported, key=lambda path: -int(path.shots.sum()))
@@ -102,30 +95,59 @@ def _edges(unit_a: "Ints", unit_b: "Ints", open_shots: "Bools", fast: "Bools") -
     return edges
 
 
-def _sides(seeds: dict[int, set[int]]) -> Iterable[tuple[set[int], set[int], bool]]:
-    """The connected parts of the slow graph, each with its two sides; False: it has no two sides."""
-    side: dict[int, int] = {}
-    for start in seeds:
-        if start in side or not seeds[start]:
+def _mutual_sets(edges: Edges) -> list[tuple[frozenset[int], frozenset[int]]]:
+    """Every two of the sets that fast pairs join, if each two of them have slow pairs between them: three sets and more don't fall into two sides. Empty: it is not so."""
+    parts = _components(edges.fast)
+    if not 3 <= len(parts) <= MOST_SETS or min(map(len, parts)) < 2:
+        return []
+    twos = [(one, other) for i, one in enumerate(parts) for other in parts[i + 1 :]]
+    return twos if all(any(edges.slow.get(u, set()) & other for u in one) for one, other in twos) else []
+
+
+def _sides(edges: Edges) -> Iterable[tuple[frozenset[int], frozenset[int]]]:
+    """The connected parts of the slow graph, each with its two sides. Heavy pairs decide first; a light one that contradicts them is a stray, and left out."""
+    of: dict[int, int] = {}  # unit -> part
+    parts: dict[int, tuple[set[int], set[int]]] = {}
+    for u, v in sorted(edges.weight, key=lambda pair: -edges.weight[pair]):
+        if not (edges.fast.get(u) and edges.fast.get(v)):
             continue
-        side[start], queue, ok = 0, [start], True
-        mine: tuple[set[int], set[int]] = ({start}, set())
-        while queue:
-            u = queue.pop()
-            for v in seeds.get(u, ()):
-                if v not in side:
-                    side[v] = 1 - side[u]
-                    mine[side[v]].add(v)
-                    queue.append(v)
-                elif side[v] == side[u]:
-                    ok = False
-        yield mine[0], mine[1], ok
+        for unit in (u, v):
+            if unit not in of:
+                of[unit] = unit
+                parts[unit] = ({unit}, set())
+        if of[u] == of[v]:
+            continue
+        mine, theirs = parts[of[u]], parts.pop(of[v])
+        same = (u in mine[0]) == (v in theirs[0])
+        first, second = (theirs[1], theirs[0]) if same else theirs
+        of.update(dict.fromkeys(theirs[0] | theirs[1], of[u]))
+        mine[0].update(first)
+        mine[1].update(second)
+    yield from ((frozenset(one), frozenset(other)) for one, other in parts.values())
 
 
-def _stray(edges: Edges, seeds: dict[int, set[int]], found: list[tuple[frozenset[int], frozenset[int]]]) -> bool:
-    """Whether most slow pairs are in no two-sided part, so that the sets are looked for in the fast graph."""
-    covered = sum(len(seeds[u] & other) for one, other in found for u in one)
-    return covered * 2 < len(edges.weight)
+def _pruned(edges: Edges, one: frozenset[int], other: frozenset[int]) -> tuple[frozenset[int], frozenset[int]] | None:
+    """The sides without the units that fast pairs refute, those with the lightest slow pairs first. None: too little is left to be a path."""
+    sides = {**dict.fromkeys(one, 0), **dict.fromkeys(other, 1)}
+    whole = len(sides)
+    while True:
+        clashes = {u: sum(sides.get(v, mine) != mine for v in edges.fast.get(u, ())) for u, mine in sides.items()}
+        worst = max(clashes, key=lambda u: (clashes[u] / (1 + _weight(edges, sides, u)), -u), default=None)
+        if worst is None or not clashes[worst]:
+            break
+        del sides[worst]
+    if len(sides) * 2 < whole:
+        return None
+    first, second = (frozenset(u for u, side in sides.items() if side == which) for which in (0, 1))
+    linked = [u for u in sides if edges.slow.get(u, set()) & (second if u in first else first)]
+    first, second = first & frozenset(linked), second & frozenset(linked)
+    return (first, second) if first and second else None
+
+
+def _weight(edges: Edges, sides: dict[int, int], unit: int) -> int:
+    """Slow shots between a unit and the other side."""
+    others = (v for v in edges.slow.get(unit, ()) if v in sides and sides[v] != sides[unit])
+    return sum(edges.weight[min(unit, v), max(unit, v)] for v in others)
 
 
 def _components(fast: dict[int, set[int]]) -> list[frozenset[int]]:
