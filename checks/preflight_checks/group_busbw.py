@@ -265,10 +265,12 @@ def _all_alike(case: _Case, axis: str, kind: _Kind, shorts: Sequence[_Short]) ->
     verdict = max((short.verdict for short in shorts), key=SEVERITY.index)
     blames = None
     if verdict is Verdict.FAIL and (causes or len(nodes) >= ENVIRONMENT_NODES):
-        cause = causes[0] if causes else f"what the nodes of the {axis} groups have in common"
+        common = "the nodes, and the network between them," if kind.across else "the nodes"
+        cause = causes[0] if causes else f"what {common} of the {axis} groups have in common"
         blames = Part(kind="environment", name=cause, confidence="likely")
     means = f"; {', '.join(causes)}" if causes else ""
-    common = "compare settings, drivers, NCCL and GPUDirect RDMA with a cluster of this kind that is fast; count cables, not interfaces"
+    compare = "compare settings, drivers, NCCL and GPUDirect RDMA with a cluster of this kind that is fast"
+    compare += "; count cables, not interfaces, and ask whether the uplinks are oversubscribed" if kind.across else ""
     return Finding(
         check=NAME,
         subject=f"{axis} groups",
@@ -283,7 +285,7 @@ def _all_alike(case: _Case, axis: str, kind: _Kind, shorts: Sequence[_Short]) ->
         if not any(short.sure for short in shorts)
         else f"set right: {causes[0]}"
         if causes
-        else common,
+        else compare,
         blames=blames,
         evidence=tuple(series.group for series in kind.series[:8]),
     )

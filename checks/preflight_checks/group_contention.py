@@ -57,7 +57,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             yield _unmeasured(axis, missing)
         both = [_Both(alone[key], together[key], nics.sharers(groups, key[0])) for key in alone if key in together]
         yield from _judge_axis(axis, both, limits, evidence)
-        across = [_Both(alone[key], mixed[key], None) for key in alone if key in mixed]
+        across = [_Both(alone[key], mixed[key], nics.mixed_sharers(groups, key[0])) for key in alone if key in mixed]
         yield from _judge_axis(axis, across, limits, evidence)
 
 
@@ -68,6 +68,7 @@ class _Nics:
         self._expected = Expectations(evidence)
         self._evidence = evidence
         self._users: dict[str, tuple[dict[str, tuple[str, ...]], Counter[str]]] = {}
+        self._all: Counter[str] | None = None  # GPUs of the job on each NIC
 
     def sharers(self, groups: Sequence[Group], name: str) -> int | None:
         """How many groups use the busiest NIC of this one; 1: none is shared, or the group stays inside an NVLink domain. None: not known."""
@@ -82,6 +83,23 @@ class _Nics:
         if name not in cards_of or len(cards_of) < len(groups):
             return None
         return max((users[card] for card in cards_of[name]), default=1)
+
+    def mixed_sharers(self, groups: Sequence[Group], name: str) -> int | None:
+        """How many groups may use the busiest NIC of this one in the mixed step, where each GPU is at work in one group: GPUs of the job on that NIC, by those of them in this group."""
+        if self.sharers(groups, name) is None:
+            return None
+        assert self._evidence.plan is not None
+        if self._all is None:
+            ranks = range(len(self._evidence.plan.placement.node_ranks))
+            self._all = Counter(card for rank in ranks for card in self._expected.nics(rank) or ())
+        mine = Counter(
+            card
+            for group in groups
+            if group.name == name and self._users[group.axis][0][name]
+            for rank in group.ranks
+            for card in self._expected.nics(rank) or ()
+        )
+        return max((-(-self._all[card] // number) for card, number in mine.items()), default=1)
 
     def _cards(self, group: Group) -> tuple[str, ...] | None:
         domains = {self._expected.domain(rank) for rank in group.ranks}
@@ -154,10 +172,10 @@ def _group(pair: _Both, limits: dict[str, float], *, local: bool) -> Finding:
     expected = f"at least {warn:.2g}"
     if mode == "together":
         expected += f" (below {fail:.2g}: FAIL)"
-        if shared > 1:
-            expected += f": {shared} groups share each NIC, which leaves {1 / shared:.2f}"
-        elif pair.sharers is None:
-            expected += "; whether the groups share NICs is not known"
+    if shared > 1:
+        expected += f": {shared} groups share each NIC, which leaves {1 / shared:.2f}"
+    elif pair.sharers is None:
+        expected += "; whether the groups share NICs is not known"
     name = pair.alone.group
     return Finding(
         check=NAME,
