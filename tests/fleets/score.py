@@ -2,7 +2,7 @@
 
 What became of each planted fault:
 
-- "exact": a culprit names that part and nothing else: same kind, same ends, node, slot or leaf, same direction, with a share where only a share is ill and without where all is. Of a path:
+- "exact": a culprit names that part and nothing else: same kind, same ends, node, slot or leaf, same direction, with a share (between half and double of the planted one) where only a share is ill and without where all is. Of a path:
   no node that isn't in it, on either side, and each of its nodes that a telling probe crossed (the others nobody could know).
 - "listed": not exact, but a culprit that says "not identifiable" has the exact fault among its candidates.
 - "wrong": neither, and a culprit blames something that overlaps the part. "missed": nothing does.
@@ -39,8 +39,8 @@ SINGLE_PARTS = ("gpu", "nic", "node", "slot", "link")
 
 
 class Score(NamedTuple):
-    """`faults`: (kind for people, what became of it). `blamed`: (kind of the culprit, what it is). `members`, `wrong_members`: of the nodes named in paths, uplinks and other sets, all and
-    those that are not in a planted set of that kind. `unidentified`: culprits that say "not identifiable".
+    """`faults`: (kind for people, what became of it). `blamed`: (kind of the culprit, what it is). `members`, `wrong_members`: of the members named in sets (nodes of paths, leaves and uplinks, ends of a share), all
+    and those that are in no planted set of that kind. `unidentified`: culprits that say "not identifiable".
     """
 
     faults: tuple[tuple[str, str], ...]
@@ -141,7 +141,7 @@ class Truth:
         if culprit.direction != fault.direction:
             return False
         if culprit.kind == "uplink":
-            extent = (culprit.share is None) == (fault.share is None) or self.share_shows_as_whole(fault, culprit)
+            extent = same_share(culprit, fault) or self.share_shows_as_whole(fault, culprit)
             return (culprit.leaf, culprit.slot) == (fault.leaf, fault.slot) and extent
         part = {"gpu": "ends", "nic": "ends", "node": "nodes", "slot": "slot"}[culprit.kind]
         return getattr(culprit, part) == getattr(fault, part)
@@ -212,9 +212,28 @@ class Truth:
         """Of a culprit that is a set: how many nodes it names, and how many of them are in no planted set of its kind."""
         if culprit.kind in SINGLE_PARTS:
             return 0, 0
-        named = self.nodes_of(culprit)
-        right = {node for fault in self.faults if fault.kind == culprit.kind for node in self.nodes_of(fault)}
+        faults = [fault for fault in self.faults if fault.kind == culprit.kind]
+        right = {node for fault in faults for node in self.nodes_of(fault)}
+        named = {*culprit.nodes, *culprit.other_nodes}
+        if culprit.share is not None:  # the set is that of the ends behind the ill part
+            named, right = set(culprit.ends), self.ends_behind(faults)
         return len(named), len(named - right)
+
+    def ends_behind(self, uplinks: Sequence[Fault]) -> set[int]:
+        """The ends whose probes these faults slow while those of others on their leaf may be well."""
+        slowed: set[int] = set()
+        for fault in uplinks:
+            hit = self.left[self.faults.index(fault)] < 1
+            for ends in (self.a, self.b):
+                slowed |= {int(end) for end in ends[hit] if self.cluster.leaves[end // SLOTS] == fault.leaf}
+        return slowed
+
+
+def same_share(culprit: Culprit, fault: Fault) -> bool:
+    """Neither has one, or the one named is between half and double of the one planted."""
+    if culprit.share is None or fault.share is None:
+        return culprit.share is fault.share
+    return fault.share / 2 <= culprit.share <= fault.share * 2
 
 
 def same_link(culprit: Culprit, fault: Fault) -> bool:

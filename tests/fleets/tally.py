@@ -69,6 +69,6 @@ class Tally:
         )
         lines += [
             f"{self.fleets} fleets; {self.blamed} with any blame, {self.innocents} with a healthy part blamed; blamed but not exact: {blames or 'nothing'}",
-            f"{self.wrong_members} wrong of {self.members} nodes named in sets ({self.wrong_member_share:.2%}); {self.unidentified} said to be not identifiable",
+            f"{self.wrong_members} wrong of {self.members} members of sets ({self.wrong_member_share:.2%}); {self.unidentified} said to be not identifiable",
         ]
         return "\n".join(lines)
