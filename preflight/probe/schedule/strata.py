@@ -1,8 +1,8 @@
 """The tournament over all pairs of nodes, rail by rail, with every leaf's way up equally loaded (pure, on Ends alone).
 
 Rounds inside leaves: the circle method in each leaf, all leaves at once. Rounds across leaves: the circle method over leaves, and for two leaves that meet, their
-nodes matched under a rotation; consecutive rounds change the partner leaf. With an odd number of leaves one would rest in each round: there leaves are halved (if all have two nodes or more),
-and halves are placed on the circle so that the two of a leaf meet in its first round, which is left out.
+nodes matched under a rotation; consecutive rounds change the partner leaf, and leaves of like size meet first. With an odd number of leaves one would rest in each round: there leaves are
+halved (if all have two nodes or more), and halves are placed on the circle so that the two of a leaf meet in its first round, which is left out.
 
 What is guaranteed: every pair of nodes in exactly one round; each node at most once in a round; two leaves (or halves) that meet have as many pairs as the smaller one has nodes.
 So with leaves of equal size m, every leaf's uplink carries exactly m pairs of nodes in each round across, if leaves or m are even in number; if both are odd, m or m - 1, and less in the last

@@ -208,7 +208,7 @@ def test_when_the_most_telling_does_not_fit_a_cheaper_one_is_taken():
 
 
 @settings(max_examples=25, deadline=None)
-@given(job=ANY_PLAN, leaf=st.none() | st.integers(1, 4), stops=st.lists(st.integers(0, 40), min_size=60, max_size=60))
+@given(job=ANY_PLAN, leaf=st.none() | st.integers(1, 4), stops=st.lists(st.integers(0, 40), min_size=30, max_size=30))
 def test_runs_that_stop_anywhere_go_on_until_all_nodes_have_met(job, leaf, stops):
     plan = plan_of(job)
     ends = ends_on_leaves(plan, leaf)
