@@ -78,7 +78,8 @@ def _localised(family: Family, size_bytes: int, ends: Ends, book: Book) -> Local
     if shots is None:
         return None
     found = localise(ends, shots)
-    culprits = tuple(with_figures(culprit, family, size_bytes, ends) for culprit in found.culprits)
+    named = tuple(culprit for culprit in found.culprits if culprit.kind is not None)
+    culprits = tuple(with_figures(culprit, family, size_bytes, ends, named) for culprit in found.culprits)
     return msgspec.structs.replace(found, culprits=culprits)
 
 

@@ -5,6 +5,7 @@ explained by a part that another names is left out.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -33,7 +34,7 @@ def combined(
     by_family: dict[str, list[Said]] = {}
     for one in said:
         by_family.setdefault(f"{one.family.kind.folder} {one.family.name}", []).append(one)
-    everything = [*others, *(culprit for family in by_family.values() for culprit in _of_family(family))]
+    everything = [*others, *_links_seen_again([list(_of_family(family)) for family in by_family.values()])]
     named = _merged(culprit for culprit in everything if culprit.kind is not None)
     unclear = [c for c in everything if c.kind is None and not _explained(c, named)]
     judged = [one.localisation for one in said]
@@ -79,6 +80,28 @@ def _of_family(said: Sequence[Said]) -> Iterator[Culprit]:
     yield from named
     largest = max(judged, key=lambda one: one.size_bytes)
     yield from (c for c in largest.localisation.culprits if c.kind is None and not _explained(c, named))
+
+
+def _links_seen_again(families: Sequence[Sequence[Culprit]]) -> Iterator[Culprit]:
+    """The culprits of all families. A pair that is slow in one run may be something passing, or a collision of routes that lasts as long as its connections; in runs of two families it is the pair's."""
+    pairs = [{_only_link(culprit): culprit for culprit in family if _only_link(culprit)} for family in families]
+    times = Counter(link for family in pairs for link in family)
+    for family in families:
+        for culprit in family:
+            link = _only_link(culprit)
+            if link is None or times[link] < 2:
+                yield culprit
+                continue
+            reason = f"{culprit.reason}; slow in {times[link]} separate runs"
+            yield msgspec.structs.replace(
+                culprit, kind="link", confidence="likely", ends=link, candidates=(), reason=reason
+            )
+
+
+def _only_link(culprit: Culprit) -> tuple[int, ...] | None:
+    """The ends of the only candidate, if that is a link."""
+    only = culprit.candidates[0] if culprit.kind is None and len(culprit.candidates) == 1 else None
+    return tuple(sorted(only.ends)) if only and only.kind == "link" and not culprit.failed else None
 
 
 def _named(seen: Sequence[tuple[Said, Culprit]], judged: Sequence[Said]) -> Culprit:

@@ -11,7 +11,7 @@ from preflight.model.base import Record
 from preflight.model.measurement import FailureKind
 from preflight.probe.nccl_tests.run import Figures, Row, Seat
 
-MAX_LINE = 4096  # the longest line that a test prints has some 300 letters
+MAX_LINE = 1024  # the longest line that a test prints has some 300 letters
 GIGA = 1e9  # nccl-tests prints GB/s as 10^9 bytes per second
 MICRO = 1e-6
 
@@ -26,7 +26,8 @@ _ROW = re.compile(rf"(?:^|[\s:>|])(\d{{1,15}})\s+(\d{{1,15}})\s+({_DTYPE})\s+(\S
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?$|N/A$|-?nan$|-?inf$", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z]{1,16}$")
 _GLUED = re.compile(r"(N/A|-?\d{1,12})(?=[A-DF-Za-df-z\[_][^\s:]*:)")  # "-1node3:81033:81062"
-_HEADER = re.compile(r"\b(?:size|bytes)\s+(?:count|N)\s+type\b.*\bc?p?u?time\s+algbw\s+busbw")
+_TYPES = ("int", "float", "half", "double", "char", "bf", "f8", "fp8")
+MAX_COLUMNS = 40
 
 
 class Header(Record, frozen=True):
@@ -41,14 +42,18 @@ DEFAULT = Header(("size", "count", "type", "redop", "root"), ("time", "algbw", "
 
 def cleaned(line: str) -> str:
     """The line without colours, launchers' labels and control letters."""
-    text = _ESCAPES.sub("", line[:MAX_LINE])
+    text = line[:MAX_LINE]
+    if "\x1b" in text:
+        text = _ESCAPES.sub("", text)
     text = _LABEL.sub("", text)
-    return "".join(letter if letter.isprintable() else " " for letter in text).rstrip()
+    if not text.isprintable():
+        text = "".join(letter if letter.isprintable() else " " for letter in text)
+    return text.rstrip()
 
 
 def read_seat(line: str) -> Seat | None:
     """The rank that a line tells of; None: it tells of none."""
-    found = _RANK.search(line)
+    found = _RANK.search(line) if "device" in line else None
     if not found:
         return None
     rank, group, host, device, bus, gpu = found.groups()
@@ -64,17 +69,24 @@ def read_seat(line: str) -> Seat | None:
 
 def read_header(line: str) -> Header | None:
     """The columns that a line names; None: it is no table header."""
-    if not _HEADER.search(line):
+    if "algbw" not in line:
         return None
     words = line.replace("#wrong", "wrong").replace("#", " ").split()
     starts = [place for place, word in enumerate(words) if word in {"time", "cputime"}]
+    if (
+        not starts
+        or len(words) > MAX_COLUMNS
+        or not {"type", "busbw"} <= set(words)
+        or words[0] not in {"size", "bytes"}
+    ):
+        return None
     end = starts[1] if len(starts) > 1 else len(words)
     return Header(tuple(words[: starts[0]]), tuple(words[starts[0] : end]))
 
 
 def begin_of_row(line: str) -> str | None:
     """Size, count and type, with the figures that follow them; None: no row begins here. The rest may come lines later, when NCCL printed something in between (nccl-tests issue 139)."""
-    found = _ROW.search(line)
+    found = _row_in(line)
     if not found:
         return None
     words, numbers = _tail(found[4])
@@ -89,7 +101,7 @@ def rest_of_row(line: str) -> str | None:
 
 def read_row(line: str, header: Header) -> Row | None:
     """A row of the table; None: it is none, or not a whole one, or its columns contradict one another."""
-    found = _ROW.search(line)
+    found = _row_in(line)
     if not found:
         return None
     size_bytes, dtype = int(found[1]), found[3]
@@ -110,6 +122,10 @@ def read_row(line: str, header: Header) -> Row | None:
         redop = words[0] if words and words[0] != "none" else None
         return Row(size_bytes=size_bytes, dtype=dtype, redop=redop, out=out, inside=inside)
     return None
+
+
+def _row_in(line: str) -> re.Match[str] | None:
+    return _ROW.search(line) if any(kind in line for kind in _TYPES) else None
 
 
 def _tail(text: str) -> tuple[list[str], list[str]]:
@@ -193,6 +209,30 @@ _FAILURES: tuple[tuple[re.Pattern[str], FailureKind], ...] = (
 )
 
 
+_WORDS = (
+    "fault",
+    "fail",
+    "error",
+    "warn",
+    "time",
+    "signal",
+    "core dumped",
+    "killed",
+    "cancelled",
+    "abort",
+    "terminated",
+    "memory",
+    "detected",
+    "noticed",
+    "lost",
+    "unable",
+    "oom",
+)
+
+
 def read_failure(line: str) -> tuple[int, FailureKind] | None:
     """How telling (0 most) and of which kind an error in a line is; None: it has none."""
+    lower = line.lower()
+    if not any(word in lower for word in _WORDS):
+        return None
     return next(((place, kind) for place, (pattern, kind) in enumerate(_FAILURES) if pattern.search(line)), None)

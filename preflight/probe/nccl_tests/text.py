@@ -79,6 +79,9 @@ class _Reader:
     def take(self, line: str, number: int) -> None:
         """One line more."""
         part = self.parts[-1]
+        if "NCCL INFO" in line and begin_of_row(line) is None:
+            self._debug(line, part)
+            return
         if self._starts(line, part, number):
             return
         seat = read_seat(line)
@@ -96,6 +99,8 @@ class _Reader:
 
     def _starts(self, line: str, part: _Part, number: int) -> bool:
         """Whether the line belongs to the preface of a test."""
+        if "_perf" not in line and "nThread" not in line and "nccl-tests" not in line and "Collective" not in line:
+            return False
         version, starting, config = _VERSION.search(line), _STARTING.search(line), _CONFIG.search(line)
         if not (version or starting or config):
             named = _NAMED.search(line)
@@ -135,21 +140,24 @@ class _Reader:
             self.pending = begin
         return bool(row or begin)
 
+    def _debug(self, line: str, part: _Part) -> None:
+        """A line of NCCL_DEBUG=INFO: what it says of the transport, and of settings."""
+        self.waited += 1 if self.pending else 0
+        setting = _ALGORITHM.search(line) if "set by environment" in line else None
+        if setting:
+            part.settings[f"{setting[1]}={setting[2]}"] = None
+        if len(part.hints) < MAX_HINTS and ("via" in line or "network" in line or "NVLS" in line):
+            part.hints.update({hint: None for pattern, hint in _HINTS if pattern.search(line)})
+
     def _other(self, line: str, part: _Part) -> None:
-        bounds = _BOUNDS.search(line)
+        bounds = _BOUNDS.search(line) if "Out of bounds" in line else None
         if bounds:
             part.bounds, part.tabled = int(bounds[1]), True
         if _ENDED.search(line):
             part.ended = True
-        named = _NAMED.search(line)
+        named = _NAMED.search(line) if "_perf" in line else None
         if named:
             self.command = named[1]
-        setting = _ALGORITHM.search(line)
-        if setting:
-            part.settings[f"{setting[1]}={setting[2]}"] = None
-        for pattern, hint in _HINTS:
-            if len(part.hints) < MAX_HINTS and pattern.search(line):
-                part.hints[hint] = None
         failure = read_failure(line)
         if failure and (part.failure is None or failure[0] < part.failure[0]):
             part.failure = (*failure, line.strip()[:200])

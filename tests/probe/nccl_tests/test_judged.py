@@ -108,6 +108,17 @@ def test_a_bad_pair_never_costs_a_node(tmp_path, seed):
     assert localisation.culprits
 
 
+@pytest.mark.parametrize("where", ["same folder", "folder of its own"])
+def test_a_bad_pair_that_is_slow_in_two_runs_is_named(tmp_path, where):
+    cluster = Cluster(names(10), pairs={("node003", "node007"): 0.5})
+    write_pairs(tmp_path, measured(cluster, complete(cluster), 1))
+    for (a, b), rates in measured(cluster, complete(cluster), 2).items():
+        again = tmp_path / ("again" if where == "folder of its own" else ".")
+        again.mkdir(exist_ok=True)
+        (again / f"second_{a}_{b}.log").write_text(log((a, b), rates))
+    assert named(judged(tmp_path)) == {("link", frozenset({"node003", "node007"}))}
+
+
 @pytest.mark.parametrize(("number", "cut"), [(6, 3), (9, 4), (17, 9), (24, 16)])
 def test_a_path_between_two_sets_is_named_with_its_members(tmp_path, number, cut):
     cluster = Cluster(names(number))
