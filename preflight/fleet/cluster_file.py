@@ -9,6 +9,8 @@ from preflight.errors import ConfigError
 from preflight.fleet.planted import FAULT_KEYS, hosts_of, read_faults
 from preflight.formats import read_toml, readable
 from preflight.model import Profile
+from preflight.model.expectation import NVLS_SHARE
+from preflight.model.found_links import GENERATION
 from preflight.model.hostlist import unfold
 from preflight.model.link_rates import HOST_COPY_X16, NIC_SHARE, nvlink_each
 from preflight.plan.layout import MAX_WORLD_SIZE
@@ -36,6 +38,7 @@ SECTIONS: dict[str, dict[str, Reader]] = {
         "gpus_per_nic": whole(64),
         "nic_bandwidth": _RATE,
         "nvlink_bandwidth": _RATE,
+        "nvls_share": decimal(0, 1),
         "host_to_device_bandwidth": _RATE,
         "device_to_host_bandwidth": _RATE,
         "matmul_flops": count(10**18),
@@ -203,6 +206,7 @@ def _usual(profile: Profile | None) -> dict[str, Any]:
         each = nvlink_each(None, profile.link_bytes_per_s.value)
         if each and profile.nvlink_links.value:
             usual["nvlink_bandwidth"] = profile.nvlink_links.value * each
+            usual["nvls_share"] = NVLS_SHARE.get(GENERATION.get(each, ""), 0.0)
     if profile.nic_bytes_per_s:
         usual["nic_bandwidth"] = profile.nic_bytes_per_s.value * NIC_SHARE
     if profile.pcie_generation and profile.pcie_generation.value in HOST_COPY_X16:

@@ -76,6 +76,8 @@ class Cluster(Noun, frozen=True, kw_only=True):
     `gpus_per_nic`: so many neighbouring slots share one NIC. `oversubscription`: what the NICs below a leaf can send / what it can send up. `other_leaf_loss`, `unlike_slot_loss`:
     what a healthy route across leaves, or between unlike slots of different nodes, reaches less (0.06 for 6 %; healthy clusters differ by 5 to 12 % between route classes).
 
+    `nvls_share`: what an all_reduce of five or more GPUs that NVSwitches reduce (NVLS) reaches, message size / time as a share of the NVLink rate; 0: they don't.
+
     `noise`: CV of one probe, log-normal. `transient_rate`: share of probes that are slowed once, by 10 % to `transient_depth`. `tail_rate`: share of probes with a dip, whose mean is
     `tail_depth` (8 x B200 show dips of 10 % in 1 % of iterations). `collision_rate`: share of the ways across leaves that always collide with another flow on a link
     between switches (ECMP), and then reach `collision_depth` less: for a pair of ends and a direction always the same.
@@ -92,6 +94,7 @@ class Cluster(Noun, frozen=True, kw_only=True):
     domains: tuple[str, ...] | None = None
     nic_bytes_per_s: float = 48e9
     nvlink_bytes_per_s: float = 370e9
+    nvls_share: float = 0.0
     oversubscription: float = 1.0
     other_leaf_loss: float = 0.0
     unlike_slot_loss: float = 0.0

@@ -7,7 +7,8 @@ A group moves at the pace of the slowest thing that its members' data crosses. W
 - all_to_all: each member sends 1/n of its buffer, the message, to each member, or the shares of `split`. send_recv: each member exchanges the message with its neighbours, as a pipeline.
   send: the first member to the second.
 
-Not modelled: NVLS and tree (in-switch reduction makes all_reduce up to 30 % faster in a node, a tree on two nodes halves what NICs carry), protocols and their thresholds, the 10 to 30 % that all-to-all
+An all_reduce inside one NVLink domain may be reduced in its switches (NVLS): then it takes message / (share x NVLink rate), if that is less. Not modelled: trees (one
+over two nodes halves what NICs carry), SHARP between nodes, protocols and their thresholds, the 10 to 30 % that all-to-all
 loses beyond 8 to 16 nodes. Besides the data an operation takes 8.4 us, and 3.4 us (NVLink) or 14 us (network) for each of 2 log2(n) hops (NCCL's constants for the Simple protocol; that many hops are its tree's).
 
 Example: all_reduce of 1 GB over 8 GPUs of one node at 370 GB/s: 2 x 7/8 GB per edge take 4.73 ms, and 29 us of latency: busbw 368 GB/s.
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 BASE_S, NVLINK_HOP_S, NETWORK_HOP_S = 8.4e-6, 3.4e-6, 14e-6
 AROUND = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "broadcast": 1.0}
+NVLS_GPUS = 5  # fewer reduce around a ring: H200 reaches 363 GB/s with 4 GPUs, 414 with 5 (NVIDIA's GTC25 slides)
 BATCH = 2**18  # flows that are looked at together, so that an all_to_all of 2,048 members doesn't take gigabytes
 
 
@@ -184,8 +186,9 @@ def _flows(
         raise ValueError(f"{op}: needs two or more ends, each once, of 0 to {layout.num_ends - 1}")
     if op in AROUND:
         rings = _rings(layout, ends)
+        times = _times_around(layout, op, ends)
         for ring in rings:
-            yield ring, np.roll(ring, -1), np.full(num, AROUND[op] * size / len(rings) * _shrunk(op, num))
+            yield ring, np.roll(ring, -1), np.full(num, times * size / len(rings))
     elif op == "send":
         yield ends[:1], ends[1:2], np.array([size])
     elif op == "send_recv":
@@ -204,8 +207,14 @@ def _flows(
         raise ValueError(f"no group can do {op!r}")
 
 
-def _shrunk(op: str, num: int) -> float:
-    return 1.0 if op == "broadcast" else (num - 1) / num
+def _times_around(layout: Layout, op: str, ends: "NDArray[np.int64]") -> float:
+    """How often the message passes each edge of the ring, or what comes to the same where the NVSwitches of the group's one domain reduce it."""
+    num = ends.size
+    times = AROUND[op] * (1.0 if op == "broadcast" else (num - 1) / num)
+    share = layout.cluster.nvls_share
+    if op == "all_reduce" and share and num >= NVLS_GPUS and (layout.domain[ends] == layout.domain[ends[0]]).all():
+        return min(times, 1 / share)
+    return times
 
 
 def _rings(layout: Layout, ends: "NDArray[np.int64]") -> "list[NDArray[np.int64]]":

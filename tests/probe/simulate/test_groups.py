@@ -47,6 +47,14 @@ def test_a_healthy_group_reaches_what_formulas_and_published_tables_say(op, ends
     assert busbw(cluster(), op, ends) == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.parametrize(("gpus", "expected"), [(4, 370), (5, 438), (8, 479)])
+def test_switches_that_reduce_make_an_all_reduce_in_a_node_faster_from_five_gpus_on(gpus, expected):
+    reducing = cluster(nvls_share=0.74)
+    assert busbw(reducing, "all_reduce", range(gpus)) == pytest.approx(expected, rel=0.01)
+    assert busbw(reducing, "all_gather", range(gpus)) == pytest.approx(370, rel=0.01)
+    assert busbw(reducing, "all_reduce", range(64)) == pytest.approx(384, rel=0.01)
+
+
 def test_small_messages_take_the_time_of_their_hops():
     assert seconds(cluster(), "all_reduce", range(8), size=8) == pytest.approx(29e-6, rel=0.02)
 
