@@ -42,6 +42,15 @@ def read_load(device: Device, told: dict[int, Any]) -> Facts:
     }
 
 
+def read_clocks(device: Device) -> Facts | None:
+    """What changes from second to second: clocks now, and what holds them down."""
+    return known(
+        sm_mhz=device.ask("nvmlDeviceGetClockInfo", _SM_CLOCK, field="clocks", part="sm_mhz"),
+        memory_mhz=device.ask("nvmlDeviceGetClockInfo", _MEMORY_CLOCK, field="clocks", part="memory_mhz"),
+        throttle_reasons=_throttle_reasons(device),
+    )
+
+
 def _clocks(device: Device, told: dict[int, Any]) -> Facts | None:
     def ask(part: str, function: str, clock: int) -> int | None:
         mhz: int | None = device.ask(function, clock, field="clocks", part=part)

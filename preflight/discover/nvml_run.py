@@ -46,11 +46,12 @@ class Killable(Protocol):
         """The exit code; raises subprocess.TimeoutExpired."""
 
 
-def child_command() -> tuple[str, ...]:
-    """Our own child, importing from exactly where this process does, and from our own place last, which only an import hook may know."""
+def child_command(*, only_clocks: bool = False) -> tuple[str, ...]:
+    """Our own child, importing from exactly where this process does, and from our own place last, which only an import hook may know. `only_clocks`: it reads nothing else."""
     ours = os.fspath(Path(__file__).parents[2])
     paths = dict.fromkeys([*filter(None, sys.path), ours])
-    return (sys.executable, "-I", "-S", "-c", _BOOTSTRAP, str(os.getpid()), *paths)
+    bootstrap = _BOOTSTRAP.replace("main(parent)", "main(parent, only_clocks=True)") if only_clocks else _BOOTSTRAP
+    return (sys.executable, "-I", "-S", "-c", bootstrap, str(os.getpid()), *paths)
 
 
 class NvmlRun:

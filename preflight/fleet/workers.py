@@ -4,9 +4,12 @@ import asyncio
 import socket
 import time
 
+import msgspec
+
 from preflight.errors import ProbeError
 from preflight.fleet.api import RankOutcome, RoundReply, RoundRequest, StartReply, StartRequest, StoreReply, WorkerSpec
 from preflight.fleet.channel import Closed
+from preflight.fleet.clocks import Around, ClockReader
 from preflight.fleet.hangs import Asked, answer_of, trouble_with
 from preflight.fleet.zygotes import Child, Zygote, exit_text, zygote_command
 from preflight.model import Failure, Incident, Probe
@@ -31,6 +34,7 @@ class Pool:
         self.pages: dict[int, Page] = {}  # what each worker says it is doing
         self.gpus: dict[int, str | None] = {}
         self.store: Child | None = None
+        self.clocks = ClockReader()
         self.began = time.monotonic()
         self.tasks = 0
         self.untold: list[Incident] = []  # what happened between two rounds
@@ -132,7 +136,9 @@ class Pool:
         """Give each of our ranks its task, wait for all outcomes until the deadline, replace the workers that gave none."""
         deadline = time.monotonic() + request.deadline_s
         jobs = {rank: probe for probe in request.probes for rank in probe.ranks if rank in self.gpus}
+        around = Around(self.clocks, self.gpus, jobs)
         done = await asyncio.gather(*(self._run_rank(rank, probe, request, deadline) for rank, probe in jobs.items()))
+        gpus = await around.of_ranks()
         incidents = [incident for _, incidents in done for incident in incidents]
         if self.zygote is not None and not self.zygote.alive:
             self._bury()
@@ -141,7 +147,8 @@ class Pool:
             incidents += await self._replace(lost)
         incidents += self.untold
         self.untold = []
-        return RoundReply(outcomes=tuple(outcome for outcome, _ in done), incidents=tuple(incidents))
+        outcomes = tuple(msgspec.structs.replace(outcome, around=gpus.get(outcome.rank)) for outcome, _ in done)
+        return RoundReply(outcomes=outcomes, incidents=tuple(incidents))
 
     async def _replace(self, lost: list[WorkerSpec]) -> list[Incident]:
         """Once: a rank whose replacement doesn't get ready is given up for this run."""

@@ -39,6 +39,7 @@ class Worker:
     def run(self, task: Task) -> Outcome:
         """Run one probe as one rank; every fault becomes an Outcome with its failure. The communicator stays until `leave`."""
         self.trail.task = task.number
+        self.trail.at("rendezvous" if task.store_port else "preparing")
         if self.log is not None:
             self.log.forget()
         began, join_s = time.monotonic(), None

@@ -1,6 +1,9 @@
 """Real workers over gloo: what they measure, whom they name when somebody does not come, and what a lost rendezvous costs."""
 
 import asyncio
+import os
+import signal
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count
@@ -85,7 +88,7 @@ def client(store: StoreReply, prefix: str):
     return dist.PrefixStore(prefix, tcp)
 
 
-@pytest.mark.parametrize("collective", ["all_reduce", "all_to_all", "send_recv"])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"])
 @pytest.mark.parametrize("ranks", [(0, 1), (1, 2, 3), (0, 1, 2, 3), (3, 1)], ids=str)
 def test_every_rank_times_the_same_windows_and_finds_the_data_right(agent, collective, ranks):
     outcomes = agent.round(asked(ranks, collective))
@@ -182,3 +185,94 @@ def test_an_outcome_without_a_failure_has_everything(agent):
     """What merging relies on: either a failure, or samples and members."""
     for outcome in agent.round(asked((0, 1), "send_recv"), asked((2, NOBODY)), timeout_s=1).values():
         assert (outcome.failure is None) == (outcome.samples is not None) == bool(outcome.members)
+
+
+def test_a_one_way_send_is_timed_by_both_and_verified_by_its_receiver(agent):
+    outcomes = agent.round(asked((2, 0), "send"))
+    assert {rank: outcome.data_correct for rank, outcome in outcomes.items()} == {0: True, 2: True}
+    assert all(len(outcome.samples.durations_s) >= 3 for outcome in outcomes.values())
+
+
+def test_a_skewed_all_to_all_moves_what_its_split_says(agent):
+    probe = msgspec.structs.replace(asked((0, 1, 2), "all_to_all", subject="ep0"), split=(0.6, 0.3, 0.1))
+    assert {outcome.data_correct for outcome in agent.round(probe).values()} == {True}
+
+
+def test_what_a_rank_does_alone_needs_no_rendezvous(agent):
+    probes = [
+        msgspec.structs.replace(asked((rank,), op, subject=f"gpu {rank}"), flops=2 * 128**3 if op == "matmul" else 0)
+        for rank, op in enumerate(("matmul", "host_to_device", "device_to_host"))
+    ]
+    request = RoundRequest(
+        run_id="run", prefix="alone", backend="gloo", probes=tuple(probes), store_address="", store_port=0,
+        num_tasks=3, timeout_s=5, deadline_s=20,
+    )  # fmt: skip
+    reply = agent.do(agent.pool.run_round(request))
+    assert reply.incidents == ()
+    for outcome in reply.outcomes:
+        assert outcome.failure is None
+        assert outcome.data_correct is True
+        assert outcome.members == (outcome.rank,)
+        assert outcome.samples.join_s is None
+        assert outcome.transport == "host memory of this machine, no GPU"
+        assert outcome.told is None
+
+
+async def _stop_in(agent: Agent, rank: int, stage: str, request: RoundRequest):
+    """SIGSTOP to a rank's worker as soon as it says that it is in that stage; the round's reply."""
+    running = asyncio.ensure_future(agent.pool.run_round(request))
+    page, child = agent.pool.pages[rank], agent.pool.workers[rank]
+    while (crumb := page.read()) is None or crumb.stage != stage:  # noqa: ASYNC110 - another process says it
+        await asyncio.sleep(0.001)
+    os.kill(child.pid, signal.SIGSTOP)
+    return await running
+
+
+def test_a_hang_is_located_by_the_crumbs_that_its_worker_left(agent):
+    probe = msgspec.structs.replace(asked((0, 1), "send_recv"), loop_s=30)
+    request = msgspec.structs.replace(agent.request(agent.store(), (probe,), 1.5), deadline_s=5)
+    reply = agent.do(_stop_in(agent, 1, "operation", request))
+    outcomes = {outcome.rank: outcome for outcome in reply.outcomes}
+    hung = outcomes[1].failure
+    assert (hung.kind, hung.rank) == ("no_answer", 1)
+    assert "rank 1 hung in " in hung.text
+    assert "of pair 0-1 (send_recv with rank 0)" in hung.text
+    assert "stopped (T)" in hung.text
+    assert hung.stage in {"operation", "agreement", "verification"}
+    [incident] = reply.incidents
+    assert (incident.kind, incident.rank, incident.text) == ("worker_hung", 1, hung.text)
+    assert (outcomes[0].failure.kind, outcomes[0].failure.rank) == ("timed_out", None)
+    assert "rank 0 waited in vain in " in outcomes[0].failure.text
+    assert agent.round(asked((0, 1)))[1].data_correct is True
+
+
+@pytest.mark.parametrize(("number", "kind"), [(signal.SIGKILL, "worker_died"), (signal.SIGSTOP, "worker_hung")])
+def test_a_worker_that_ends_or_hangs_in_teardown_is_replaced_and_its_next_probe_works(agent, number, kind):
+    """Its results were in: the probe keeps them, and the next one is given to another worker."""
+    from preflight.probe.breadcrumbs import Page, Trail
+
+    child, page = agent.pool.workers[2], Page()
+    trail = Trail(page.descriptor, 2)
+    trail.task = agent.pool.tasks
+    trail.at("teardown")
+    agent.pool.pages[2].close()
+    agent.pool.pages[2] = page
+    os.kill(child.pid, number)
+    reply = agent.do(agent.pool.run_round(agent.request(agent.store(), (asked((2, 3)),), 12)))
+    assert [outcome.failure for outcome in reply.outcomes] == [None, None]
+    [incident] = reply.incidents
+    assert (incident.kind, incident.rank, incident.probe) == (kind, 2, None)
+    assert "after its results were in" in incident.text
+    assert agent.pool.workers[2].pid != child.pid
+
+
+def test_a_rendezvous_that_hangs_is_no_fault_of_the_rank_that_waits_for_it(agent):
+    store = agent.store()
+    os.kill(agent.pool.store.pid, signal.SIGSTOP)
+    request = msgspec.structs.replace(agent.request(store, (asked((0, 1)),), 1), deadline_s=3)
+    began = time.monotonic()
+    reply = agent.do(agent.pool.run_round(request))
+    assert time.monotonic() - began < 20
+    assert {incident.kind for incident in reply.incidents} == {"store_lost"}, reply.incidents
+    assert {outcome.failure.rank for outcome in reply.outcomes} == {None}
+    assert agent.round(asked((0, 1)))[1].data_correct is True
