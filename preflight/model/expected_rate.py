@@ -38,6 +38,7 @@ class Expectations:
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
         self._nics: dict[str, Nics] = {}
+        self._known_shares: dict[tuple[object, ...], Share] = {}
 
     def of(self, collective: Collective, ranks: Sequence[int], size_bytes: int) -> Expectation:
         """As expected_of."""
@@ -89,8 +90,14 @@ class Expectations:
         for seat in seats:
             self._nics_of(seat)
             domains.setdefault(_domain(seat), []).append(seat)
-        across = len(domains) > 1
-        return [share_of(part, self._nics, self.evidence, across=across) for part in domains.values()]
+        return [self._share(part, across=len(domains) > 1) for part in domains.values()]
+
+    def _share(self, part: Sequence[Seat], *, across: bool) -> Share:
+        key = (*(seat.gpu.uuid for seat in part), across)
+        found = self._known_shares.get(key)
+        if found is None:
+            found = self._known_shares[key] = share_of(part, self._nics, self.evidence, across=across)
+        return found
 
     def _by_profile(
         self, collective: Collective, seats: Sequence[Seat], shares: Sequence[Share], size: int, formula: Expectation
