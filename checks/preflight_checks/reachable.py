@@ -12,6 +12,10 @@ from preflight.model import Check, Evidence, Finding, Incident, Measurement, Par
 from preflight.model.hostlist import fold_numbers
 from preflight.model.plan import Rank
 
+_NOBODYS = {
+    "budget_ended",
+    "worker_slow",
+}  # a budget that ended, and a worker that was at work in what was slow, are no fault of a rank
 LIMITS = {"slow_message_s": 1.0}  # ours: what takes longer is called slow, if it was not over at the deadline before
 _NAMED = {
     "worker_hung": "hung",
@@ -90,7 +94,7 @@ def _stories(wanted: Sequence[Rank], evidence: Evidence, placed: Sequence[Rank])
     """What happened to each rank. What one only suffered together with a rank that doesn't answer is that one's trouble alone."""
     incidents: dict[int, list[Incident]] = {}
     for incident in evidence.incidents:
-        if incident.rank is not None and incident.kind != "budget_ended":  # a budget that ended is nobody's fault
+        if incident.rank is not None and incident.kind not in _NOBODYS:
             incidents.setdefault(incident.rank, []).append(incident)
     own: dict[int, list[Measurement]] = {}
     for measurement in evidence.measurements or ():

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from preflight.fleet.rounds import UNDER_WAY
 from preflight.model import Measurement, Probe
 from preflight.probe.schedule import Round, pair_probe
 
 SMALLER = 64  # 4 MiB over gloo and 256 MiB over NCCL become 64 KiB and 4 MiB: at 1 % of the usual rate they take less than the whole did
 SMALL = "smaller"  # Probe.size_name of these
 MANY = 4  # so many ranks of a failed group are suspected at once
-# stages in which all ranks have met and data was under way; before them a late rank may just as well be missing
-_UNDER_WAY = {"first operation", "warm-up", "operation", "agreement", "verification"}
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +39,7 @@ def named_rank(measurement: Measurement) -> int | None:
 def progressed(measurement: Measurement) -> bool:
     """Whether the ranks had met, and an operation then ran into its deadline with nobody missing: they are there, and slow."""
     failure = measurement.failure
-    return failure is not None and failure.kind == "timed_out" and failure.rank is None and failure.stage in _UNDER_WAY
+    return failure is not None and failure.kind == "timed_out" and failure.rank is None and failure.stage in UNDER_WAY
 
 
 def again(measurement: Measurement) -> Probe:

@@ -26,6 +26,10 @@ NO_STORE = api.StoreReply(address="", port=0)  # of a round whose ranks each mea
 REPLACE_S = 11.0  # after the deadline the agent kills and reaps (3 s) and replaces (6 s) what hung
 
 
+# stages in which all ranks have met and data was under way; before them a late rank may just as well be missing
+UNDER_WAY = {"first operation", "warm-up", "operation", "agreement", "verification"}
+
+
 class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a round gave: one measurement for each probe, what went wrong, the nodes whose agents were lost, and the node that hosted the rendezvous ("": none)."""
 
@@ -103,6 +107,7 @@ class RoundRunner:
         outcomes = {(o.rank, o.subject): o for reply in replies if reply for o in reply.outcomes}
         incidents += [incident for reply in replies if reply for incident in reply.incidents]
         measured = tuple(merge(probe, outcomes, self.nodes, lost, late) for probe in probes)
+        incidents = only_slow(incidents, measured)
         return RoundResult(
             measurements=measured, incidents=tuple(incidents + _lost(lost)), lost_nodes=tuple(lost), host=host
         )
@@ -197,7 +202,8 @@ def merge(
         elif (rank, probe.subject) not in outcomes:
             failures.append(Failure(kind="not_run", text=f"rank {rank} was not asked", rank=rank))
     if failures:
-        return Measurement(probe=probe, failure=min(failures, key=_vagueness))
+        failure = all_at_work(probe, failures) or min(failures, key=_vagueness)
+        return Measurement(probe=probe, failure=failure)
     verified = [outcome.data_correct for outcome in seen]
     return Measurement(
         probe=probe,
@@ -206,6 +212,26 @@ def merge(
         members=seen[0].members,
         transport=seen[0].transport,
     )
+
+
+def all_at_work(probe: Probe, failures: Sequence[Failure]) -> Failure | None:
+    """That no rank is missing where all of them gave no answer because the operation that they had begun together was not over: it is slow. None: it isn't so."""
+    waited = [failure for failure in failures if failure.kind == "no_answer" and failure.stage in UNDER_WAY]
+    if len(probe.ranks) < 2 or {failure.rank for failure in waited} != set(probe.ranks):
+        return None
+    text = f"all {len(probe.ranks)} ranks were still at work in {probe.subject} at the deadline: {waited[0].text}"
+    return Failure(kind="timed_out", text=text[:1000], stage=waited[0].stage)
+
+
+def only_slow(incidents: Sequence[Incident], measured: Sequence[Measurement]) -> list[Incident]:
+    """The incidents, without a blame on workers that were all at work in a probe that was merely slow."""
+    slow = {
+        m.probe.key for m in measured if m.failure and m.failure.kind == "timed_out" and m.failure.stage in UNDER_WAY
+    }
+    return [
+        msgspec.structs.replace(i, kind="worker_slow") if i.kind == "worker_hung" and i.probe in slow else i
+        for i in incidents
+    ]
 
 
 _MOST_TELLING = ("no_answer", "crashed", "wrong_data", "error", "timed_out", "not_run")

@@ -21,6 +21,7 @@ IncidentKind = Literal[
     "agent_error",
     "worker_not_started",
     "worker_hung",
+    "worker_slow",
     "worker_died",
     "worker_unkillable",
     "store_lost",

@@ -6,7 +6,7 @@ import pytest
 
 from preflight.errors import AgentBusy, AnswerLate, NoAnswer, TransportError
 from preflight.fleet import api
-from preflight.fleet.rounds import RoundResult, RoundRunner, cut_short, merge, timeout_s
+from preflight.fleet.rounds import RoundResult, RoundRunner, cut_short, merge, only_slow, timeout_s
 from preflight.model import Failure, Incident, Measurement, Samples
 from tests.builders import make_probe
 
@@ -262,3 +262,30 @@ def test_a_node_whose_rendezvous_was_missed_before_hosts_only_when_asked_to():
     runner.host_trouble["node0"] += 1
     assert asyncio.run(runner.run((PAIR,), 30)).host == "node1"
     assert asyncio.run(runner.run((PAIR,), 30, ("node0",))).host == "node0"
+
+
+def at_work(rank: int, stage: str = "first operation") -> Failure:
+    return Failure(kind="no_answer", text=f"rank {rank} gave no answer", rank=rank, stage=stage)
+
+
+def test_a_probe_whose_ranks_were_all_at_work_at_the_deadline_is_slow_and_points_at_none_of_them():
+    measurement = merged(outcome(0, failure=at_work(0)), outcome(2, failure=at_work(2)))
+    assert (measurement.failure.kind, measurement.failure.rank) == ("timed_out", None)
+    assert measurement.failure.stage == "first operation"
+    hung = [
+        Incident(kind="worker_hung", text="x", phase="", at_s=0, rank=rank, probe=key)
+        for rank, key in ((0, PAIR.key), (1, "another"))
+    ]
+    assert [i.kind for i in only_slow(hung, [measurement])] == ["worker_slow", "worker_hung"]
+
+
+@pytest.mark.parametrize(
+    "other", [Failure(kind="timed_out", text="x", stage="first operation"), at_work(2, "rendezvous"), None]
+)
+def test_a_rank_that_alone_gave_no_answer_is_the_one_that_hung(other):
+    assert merged(outcome(0, failure=at_work(0)), outcome(2, failure=other)).failure.rank == 0
+
+
+def test_a_rank_that_hung_in_what_it_does_alone_is_not_merely_slow():
+    alone = make_probe((0,), collective="matmul", subject="gpu 0")
+    assert merged(outcome(0, probe=alone, failure=at_work(0)), probe=alone).failure.rank == 0
