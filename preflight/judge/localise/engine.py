@@ -162,7 +162,7 @@ def _node_path(view: View, open_shots: "Bools", open_failed: "Bools") -> Path | 
     if view.inside:
         return None
     t = view.table
-    paths = find_paths(view, t.node_a, t.node_b, (open_shots, open_failed))
+    paths = find_paths(view, t.node_a, t.node_b, (open_shots, open_failed), by_company=True)
     return paths[0] if paths else None
 
 
@@ -179,11 +179,11 @@ def _weighed(view: View, explained: Explained) -> Explained:
 
 
 def is_deep(view: View, values: "Floats") -> bool:
-    """Whether their typical depth is above the floor for certain: by three standard errors of the median, 1.25 x noise / sqrt(n) each."""
+    """Whether their mean depth is above the floor for certain: by two and a half standard errors, noise / sqrt(n) each."""
     import numpy as np
 
-    error = 1.25 * view.scale.noise / np.sqrt(values.size)
-    return bool(1 - np.median(values) - 3 * error * np.median(values) >= view.scale.floor)
+    mean = float(np.mean(values))
+    return bool(1 - mean - 2.5 * mean * view.scale.noise / np.sqrt(values.size) >= view.scale.floor)
 
 
 def _covered(view: View, best: Explained) -> "Bools":

@@ -41,7 +41,9 @@ class Edges(NamedTuple):
     weight: dict[tuple[int, int], int]
 
 
-def find_paths(view: View, unit_a: "Ints", unit_b: "Ints", still_open: "tuple[Bools, Bools]") -> list[Path]:
+def find_paths(
+    view: View, unit_a: "Ints", unit_b: "Ints", still_open: "tuple[Bools, Bools]", *, by_company: bool = False
+) -> list[Path]:
     """The paths among units, the one with most slow shots first. `still_open`: shots that are slow, and such as failed, and not explained yet."""
     import numpy as np
 
@@ -56,7 +58,9 @@ def find_paths(view: View, unit_a: "Ints", unit_b: "Ints", still_open: "tuple[Bo
     if not found:
         pruned = (_pruned(edges, one, other) for one, other in _sides(edges))
         found = [sides for sides in pruned if sides is not None]
-    paths = [_path(edges, one, other, unit_a, unit_b, open_shots) for one, other in found]
+    loose = _edges(unit_a, unit_b, open_shots, fast)
+    units = Units(unit_a, unit_b, open_shots, loose, by_company=by_company)
+    paths = [_path(edges, sides, units) for sides in found]
     supported = [path for path in paths if path is not None]
     return sorted(supported, key=lambda path: -int(path.shots.sum()))
 
@@ -165,22 +169,57 @@ def _components(fast: dict[int, set[int]]) -> list[frozenset[int]]:
     return sorted(parts, key=lambda part: (-len(part), min(part)))
 
 
-def _path(
-    edges: Edges, one: frozenset[int], other: frozenset[int], unit_a: "Ints", unit_b: "Ints", open_shots: "Bools"
-) -> Path | None:
-    """The path between the sets; None: too few slow pairs to tell it from a few slow links."""
-    import numpy as np
+class Units(NamedTuple):
+    """The units of the shots, with all open shots between them (`loose`: whatever else their ends do)."""
 
+    at_a: "Ints"
+    at_b: "Ints"
+    open_shots: "Bools"
+    loose: Edges
+    by_company: bool  # a unit is on a side only beside one of that side with which it is fast
+
+
+def _path(edges: Edges, sides: tuple[frozenset[int], frozenset[int]], units: Units) -> Path | None:
+    """The path between the sets; None: too few slow pairs to tell it from a few slow links."""
+    one, other = sides
     between = [(u, v) for u, v in edges.weight if (u in one and v in other) or (v in one and u in other)]
     firm = sum(edges.weight[pair] >= FIRM for pair in between)
     cyclic = len(between) >= len(one) + len(other) and min(len(one), len(other)) >= 2
     if not (cyclic or (firm and 2 * firm >= len(between))):
         return None
-    a_one, b_one = np.isin(unit_a, list(one)), np.isin(unit_b, list(one))
-    a_other, b_other = np.isin(unit_a, list(other)), np.isin(unit_b, list(other))
-    shots = open_shots & ((a_one & b_other) | (a_other & b_one))
-    first, second = sorted((one, other), key=lambda part: (-len(part), min(part)))
-    return Path(first, second, shots, len(between), _doubtful(edges, one, other))
+    kept = tuple(_in_company(edges, side) if units.by_company else side for side in sides)
+    if not all(kept):
+        return None
+    wide = tuple(
+        side | _strangers(edges, units.loose, theirs, one | other) for side, theirs in ((one, other), (other, one))
+    )
+    shots = units.open_shots & _between(units, *wide)
+    first, second = sorted(kept, key=lambda part: (-len(part), min(part)))
+    doubtful = _doubtful(edges, first, second) | wide[0] | wide[1]
+    return Path(first, second, shots, len(between), doubtful - first - second)
+
+
+def _in_company(edges: Edges, side: frozenset[int]) -> frozenset[int]:
+    """Those of a side that were fast with another of it; a side of one is that one."""
+    return side if len(side) == 1 else frozenset(u for u in side if edges.fast.get(u, set()) & side)
+
+
+def _strangers(edges: Edges, loose: Edges, theirs: frozenset[int], known: frozenset[int]) -> frozenset[int]:
+    """Units that were fast with nobody and met only units of the one side: the path explains them, and which side they are on is not known."""
+    return frozenset(
+        u
+        for u, others in loose.slow.items()
+        if u not in known and not edges.fast.get(u) and others and others <= theirs
+    )
+
+
+def _between(units: Units, one: frozenset[int], other: frozenset[int]) -> "Bools":
+    import numpy as np
+
+    a_one, b_one = np.isin(units.at_a, list(one)), np.isin(units.at_b, list(one))
+    a_other, b_other = np.isin(units.at_a, list(other)), np.isin(units.at_b, list(other))
+    across: Bools = (a_one & b_other) | (a_other & b_one)
+    return across
 
 
 def _doubtful(edges: Edges, one: frozenset[int], other: frozenset[int]) -> frozenset[int]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Ints = NDArray[Any]
     Bools = NDArray[Any]
 
-SIGMAS = 8.0  # below this many times the noise nothing is called: without such a floor, faults of -12 % gave thousands of false accusations (prototype)
+SIGMAS = 8.4  # 8, and a margin since the noise is estimated too: below this many times the noise nothing is called: without such a floor, faults of -12 % gave thousands of false accusations (prototype)
 LEAST_DEPTH, LEAST_DEPTH_UNKNOWN = 0.10, 0.15  # healthy route classes differ by 5 to 12 %; unknown leaves mix them
 MODE_WIDTH = (
     0.02  # of a healthy mode: a public cluster of 10 nodes stayed within 0.7 % over 45 pairs, H100 logs within 3.2 %

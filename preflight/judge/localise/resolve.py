@@ -58,7 +58,7 @@ def inside_shots(end: int, judged: "list[Judged]") -> tuple[int, int]:
 def _sided(culprit: Culprit, judged: "list[Judged]") -> Culprit:
     """A part of a node that was slow towards other leaves only, or on its own leaf only, though there was someone to try the other side with: the way between may be it."""
     sides = sides_of(culprit, judged)
-    if sides is None or all(sides):
+    if sides is None or sides[0]:  # slow on its own leaf: no way between leaves explains that
         return culprit
     if culprit.candidates:
         return culprit

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MANY_ON_RAIL = 3  # more slow pairs than this on one slot are never faults of single links
 MANY_ON_NODE = 2
-LEAST_REPEATS = 3
+MANY_ODD_ON_NODE = 3  # of those that were slow once, too: a host with other work
 STEADY = 4.0  # a faulty link is slow by about the same each time: the typical repeat differs from the middle by at most so many times the noise
 
 
@@ -55,9 +55,9 @@ def rest_of(outcome: Outcome) -> Rest:
     passing = [pair for pair in known if pair.slow < pair.again]
     lasting = [pair for pair in known if pair.slow == pair.again]
     transients = _transients(view, passing, lasting)
-    needed = max(LEAST_REPEATS, need(_num_pairs(view), transients))
+    needed = need(_num_pairs(view), transients)
     decided = [pair for pair in lasting if pair.again >= needed]
-    crowded = _crowded(view, lasting) if view.size else []
+    crowded = _crowded(view, lasting, passing)
     links = [pair for pair in decided if pair not in crowded and pair.steady and pair.deep]
     undecided = [pair for pair in lasting if pair.again < needed and pair not in crowded and pair.deep]
     return Rest(links, undecided, passing, crowded, strangers, transients, needed)
@@ -114,7 +114,7 @@ def _transients(view: View, passing: list[Pair], lasting: list[Pair]) -> float:
     return min(0.3, max(LEAST_TRANSIENTS, single * share / max(1, view.size)))
 
 
-def _crowded(view: View, lasting: list[Pair]) -> list[Pair]:
+def _crowded(view: View, lasting: list[Pair], passing: list[Pair]) -> list[Pair]:
     """Lasting slow pairs that are too many on one rail, or at one node, to be faults of single links."""
     from collections import Counter
 
@@ -123,6 +123,7 @@ def _crowded(view: View, lasting: list[Pair]) -> list[Pair]:
     node, slot = t.end_node, t.end_slot
     rails = Counter(int(slot[pair.a]) for pair in firm)
     nodes = Counter(place for pair in firm for place in {int(node[pair.a]), int(node[pair.b])})
+    odd = Counter(place for pair in lasting + passing for place in {int(node[pair.a]), int(node[pair.b])})
     whole = len(firm) > MANY_ON_RAIL * max(1, int(slot.max(initial=0)) + 1)
     return [
         pair
@@ -130,4 +131,5 @@ def _crowded(view: View, lasting: list[Pair]) -> list[Pair]:
         if whole
         or rails[int(slot[pair.a])] > MANY_ON_RAIL
         or max(nodes[int(node[pair.a])], nodes[int(node[pair.b])]) > MANY_ON_NODE
+        or max(odd[int(node[pair.a])], odd[int(node[pair.b])]) > MANY_ODD_ON_NODE
     ]

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     Bools = NDArray[Any]
 
+FEWEST_ENDS, LEAST_SHARE = 3, 0.06  # fewer are single links that collide, not a part of an uplink
 SEVERAL = 12  # slow shots of ends that have one or two each, all unrefuted: the leaf has a share of its own though no end shows it alone
 
 
@@ -51,6 +52,10 @@ def find_share(view: View, open_shots: "Bools", best: Best, transients: float) -
     for one in np.unique(leaf[suspects]).tolist():
         ours = suspects & (leaf == one)
         if not (firm & ours).any() and int(slow[ours].sum()) < SEVERAL:
+            continue
+        nodes = np.unique(t.end_node[ours]).size
+        ends = int(np.count_nonzero(ours))
+        if ends < FEWEST_ENDS or nodes < 2 or ends < LEAST_SHARE * np.count_nonzero(measured & (leaf == one)):
             continue
         shots = mine & (ours[t.a] | ours[t.b])
         total = int(np.count_nonzero(measured & (leaf == one)))

@@ -111,11 +111,26 @@ def seen(view: View, level: Level, part: int, unexplained: "Bools", best: Best) 
     others = view.ratio[mine & ~unexplained & (view.fast | view.slow)]
     if others.size and float(others.max()) >= limit:
         return None
+    if level.name == "end" and not _beyond_its_node(view, part, unexplained, int(np.count_nonzero(shots))):
+        return None
     kind = "class" if level.name.startswith("class ") else level.name
     partners = _PARTNERS[kind](view, part, shots, best.cleared(limit))
     if partners is None:
         return None
     return Seen(level.name, part, shots, mine & view.slow, partners)
+
+
+def _beyond_its_node(view: View, end: int, unexplained: "Bools", slow: int) -> bool:
+    """Whether so many slow shots are more than what happens to the other ends of its node: on a busy host each shot may be slow by chance, and some end has only slow ones."""
+    import numpy as np
+
+    t = view.table
+    node = t.end_node[end]
+    others = ((t.node_a == node) | (t.node_b == node)) & (t.a != end) & (t.b != end)
+    known = int(np.count_nonzero(others & (view.fast | view.slow)))
+    share = np.count_nonzero(others & unexplained & view.slow) / known if known >= 8 else 0.0
+    fast = np.count_nonzero(others & view.fast)
+    return not fast or slow >= need(1, float(min(share, 0.6)))
 
 
 def _end(view: View, part: int, shots: "Bools", good: Cleared) -> int | None:

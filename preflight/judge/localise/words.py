@@ -49,5 +49,12 @@ def _reason(culprit: Culprit) -> str:
         "path": f"every pair across is slow, pairs on either side are fast: {figure}",
         "class": f"slow for all nodes with it: {figure}",
         "link": f"slow each time, both ends are fast with others: {figure}",
-        None: f"slow: {figure}; more than one explanation remains",
+        None: f"slow: {figure}; {_why_open(culprit)}",
     }.get(culprit.kind, figure)
+
+
+def _why_open(culprit: Culprit) -> str:
+    """Why a question is one."""
+    if [candidate.kind for candidate in culprit.candidates] == ["link"]:
+        return "too few measurements of this pair to tell a slow link from something passing"
+    return "more than one explanation remains"
