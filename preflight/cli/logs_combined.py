@@ -34,24 +34,32 @@ def combined(
     by_family: dict[str, list[Said]] = {}
     for one in said:
         by_family.setdefault(f"{one.family.kind.folder} {one.family.name}", []).append(one)
-    everything = [*others, *_links_seen_again([list(_of_family(family)) for family in by_family.values()])]
+    everything = [*others, *_links_seen_again([(list(_of_family(family)), family) for family in by_family.values()])]
     named = _merged(culprit for culprit in everything if culprit.kind is not None)
     unclear = [c for c in everything if c.kind is None and not _explained(c, named)]
     judged = [one.localisation for one in said]
     floors = [loc.floor for loc in judged if loc.floor is not None]
-    unjudged = dict.fromkeys(loc.unjudged for loc in judged if loc.unjudged)
-    all_unjudged = bool(judged) and all(loc.unjudged for loc in judged)
     return Localisation(
         ends=ends,
         references=tuple(reference for loc in judged for reference in loc.references),
         culprits=(*sorted(named, key=lambda culprit: -(culprit.depth or 0.0)), *_distinct(unclear)),
         asks=_asks(judged, named, unclear),
         notes=_once_each([*notes, *_size_notes(by_family.values()), *(note for loc in judged for note in loc.notes)]),
-        unjudged="; ".join(unjudged) if all_unjudged or not judged else "",
+        unjudged=_why_unjudged(judged),
         floor=max(floors) if floors else None,
         cleared_ends=max((loc.cleared_ends for loc in judged), default=0),
         shots=sum(loc.shots for loc in judged),
     )
+
+
+def _why_unjudged(judged: Sequence[Localisation]) -> str:
+    """Why not one rate is judged; empty: some are. Logs of which nothing can be compared are unknown, not healthy."""
+    if not judged:
+        return "no run has a figure at a size that is large enough to judge"
+    reasons = dict.fromkeys(one.unjudged for one in judged)
+    if "" in reasons:
+        return ""
+    return "no run could be compared with its like: " + "; ".join(reasons).replace("too few", "not enough")
 
 
 def identity(culprit: Culprit) -> tuple[object, ...]:
@@ -82,17 +90,23 @@ def _of_family(said: Sequence[Said]) -> Iterator[Culprit]:
     yield from (c for c in largest.localisation.culprits if c.kind is None and not _explained(c, named))
 
 
-def _links_seen_again(families: Sequence[Sequence[Culprit]]) -> Iterator[Culprit]:
-    """The culprits of all families. A pair that is slow in one run may be something passing, or a collision of routes that lasts as long as its connections; in runs of two families it is the pair's."""
-    pairs = [{_only_link(culprit): culprit for culprit in family if _only_link(culprit)} for family in families]
-    times = Counter(link for family in pairs for link in family)
-    for family in families:
-        for culprit in family:
+def _links_seen_again(families: Sequence[tuple[Sequence[Culprit], Sequence[Said]]]) -> Iterator[Culprit]:
+    """The culprits of all families. A pair that is slow in one run may be something passing, or a collision of routes that lasts as long as its connections; in two
+    runs, and at each size, it is the pair's.
+    """
+    runs: Counter[tuple[int, ...]] = Counter()
+    for culprits, said in families:
+        for culprit in culprits:
             link = _only_link(culprit)
-            if link is None or times[link] < 2:
+            if link and all(link in map(_only_link, one.localisation.culprits) for one in said):
+                runs[link] += max(1, len(set(culprit.evidence)))
+    for culprits, _ in families:
+        for culprit in culprits:
+            link = _only_link(culprit)
+            if link is None or runs[link] < 2:
                 yield culprit
                 continue
-            reason = f"{culprit.reason}; slow in {times[link]} separate runs"
+            reason = f"{culprit.reason}; slow at each size in {runs[link]} separate runs"
             yield msgspec.structs.replace(
                 culprit, kind="link", confidence="likely", ends=link, candidates=(), reason=reason
             )

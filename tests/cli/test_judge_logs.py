@@ -115,6 +115,21 @@ def test_only_runs_that_died_are_never_go(tmp_path, capsys):
     assert code == 3
 
 
+def test_logs_of_which_nothing_can_be_compared_are_not_healthy(tmp_path, capsys):
+    (tmp_path / "one.log").write_text(log(names(16), {GIB: 190.0}, program="all_reduce"))
+    code, report, _ = judged(capsys, "--nccl-tests", tmp_path)
+    (finding,) = [finding for finding in report.findings if finding.check == "slow_part"]
+    assert (code, finding.verdict.value) == (3, "UNKNOWN")
+    assert "node[001-016] 190 GB/s" in finding.observed
+
+
+def test_logs_of_small_sizes_alone_are_not_healthy(tmp_path, capsys):
+    cluster = Cluster(names(5))
+    write_pairs(tmp_path, {pair: {2**20: 5.0} for pair in complete(cluster)})
+    code, report, _ = judged(capsys, "--nccl-tests", tmp_path)
+    assert (code, ("slow_part", "UNKNOWN") in verdicts(report)) == (3, True)
+
+
 def test_files_that_are_no_logs_are_said_and_left_out(healthy, capsys):
     (healthy / "notes.txt").write_text("buy milk\n")
     (healthy / "old.log.gz").write_bytes(b"\x1f\x8b123")
