@@ -210,12 +210,9 @@ def _between(group: Group, num_elements: int, sends_to: Sequence[int], takes_fro
         nonlocal runs
         begin = STEP * (runs % VIEWS)
         runs += 1
-        starts: list[Callable[[], Any]] = []
-        for other in sorted({*sends_to, *takes_from}):
-            if other in bases:
-                starts.append(_sending(group, bases[other][begin : begin + num_elements], other))
-            if other in received:
-                starts.append(_taking(group, received[other].next()[1], other))
+        # receives first: gloo, with its sends posted first, moves one direction after the other (measured: 188 in place of 352 of 400 Mbit/s each way)
+        starts = [_taking(group, received[other].next()[1], other) for other in takes_from]
+        starts += [_sending(group, bases[other][begin : begin + num_elements], other) for other in sends_to]
         group.together(starts)
 
     return Operation(
