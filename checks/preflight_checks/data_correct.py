@@ -1,12 +1,13 @@
-"""Every collective delivers the right data.
+"""Every collective delivers the right data, and every GPU computes and copies it right.
 
 Each rank compares what it received with what it must have received, for every timed window. Wrong data is FAIL whatever the speed:
-training on it goes on silently.
+training on it goes on silently. What a GPU does alone involves no other, so there it is to blame itself.
 """
 
 from collections.abc import Iterator
 
-from preflight.model import Check, Evidence, Finding, Measurement, Part, Verdict
+from preflight.model import Check, Evidence, Finding, Measurement, Part, Probe, Verdict
+from preflight.model.bandwidth import ALONE
 from preflight.model.finding import Confidence
 from preflight.model.hostlist import fold_numbers
 
@@ -17,21 +18,26 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     measured = [m for m in evidence.measurements if m.samples or _wrong(m)]
     wrong = [m for m in measured if _wrong(m)]
     unverified = [m for m in measured if m.data_correct is None and m not in wrong]
+    by_itself = {m.probe.ranks[0] for m in wrong if m.probe.collective in ALONE}
     common = set(wrong[0].probe.ranks).intersection(*(m.probe.ranks for m in wrong)) if wrong else set()
     elsewhere = {m.probe.subject for m in wrong}
     for m in {m.probe.subject: m for m in wrong}.values():
+        mine = by_itself.intersection(m.probe.ranks)
         one = next(iter(common)) if len(common) == 1 and len(elsewhere) > 1 else None
+        one = next(iter(mine)) if one is None and len(mine) == 1 else one
         yield Finding(
             check="data_correct",
             subject=m.probe.subject,
             verdict=Verdict.FAIL,
-            observed=f"{m.probe.collective} over ranks {fold_numbers(m.probe.ranks)} delivered wrong data",
+            observed=_says(m.probe),
             expected="every element as it was sent or summed",
             remedy="do not train on these; "
             + (f"replace the GPU or NIC of rank {one}" if one is not None else "test its ranks one by one"),
             blames=None
             if one is None
-            else Part(kind="rank", name=f"rank {one}", confidence=_confidence(one, measured)),
+            else Part(
+                kind="rank", name=f"rank {one}", confidence="likely" if one in by_itself else _confidence(one, measured)
+            ),
             evidence=(m.probe.key,),
         )
     if not measured or unverified:
@@ -55,6 +61,17 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
+def _says(probe: Probe) -> str:
+    """What went wrong, in the words of the operation."""
+    if probe.collective == "matmul":
+        return f"rank {probe.ranks[0]} computed a wrong matrix product"
+    if probe.collective in ALONE:
+        return f"rank {probe.ranks[0]} copied wrong data ({probe.collective})"
+    if probe.collective == "send":
+        return f"what rank {probe.ranks[0]} sent arrived wrong at rank {probe.ranks[1]}"
+    return f"{probe.collective} over ranks {fold_numbers(probe.ranks)} delivered wrong data"
+
+
 def _wrong(measurement: Measurement) -> bool:
     return measurement.data_correct is False or (
         measurement.failure is not None and measurement.failure.kind == "wrong_data"
@@ -69,7 +86,7 @@ def _confidence(rank: int, measured: list[Measurement]) -> Confidence:
 
 CHECK = Check(
     name="data_correct",
-    claim="Every collective delivers the right data.",
+    claim="Every collective delivers the right data, and every GPU computes and copies it right.",
     why="Silent corruption in a link or a GPU ruins a training run without an error.",
     source="our own probes: each rank knows what it must receive; nccl-tests does the same in its #wrong column",
     remedy="find the GPU or link that the failing operations have in common, and test it with dcgmi diag -r 3 before it trains again",

@@ -16,6 +16,12 @@ from preflight.probe.stages import describe_stage
 
 TEARDOWN_S = 2.0  # leaving a communicator takes milliseconds, NCCL's on a full node some hundreds; a worker that takes longer is replaced
 LOOK_S = 0.25
+_STUCK = (
+    "(T)",
+    "(t)",
+    "(D)",
+    "(Z)",
+)  # stopped, traced, in the kernel, ended: it is the process itself that doesn't go on
 
 Silence = Literal["late", "closed", "stuck in teardown"]
 
@@ -100,7 +106,7 @@ def trouble_with(silence: Silence, asked: Asked) -> Trouble:
     if crumb is None or not where:
         return _fault("worker_hung", "no_answer", text, asked)
     text += f": rank {rank} hung in {where}, for {time.monotonic() - crumb.since_s:.1f} s"
-    if crumb.stage in {"rendezvous", "start of the round"} and "(S)" in state:
+    if crumb.stage in {"rendezvous", "start of the round"} and not any(letter in state for letter in _STUCK):
         text += "; it waits for the rendezvous server, which does not answer"
         failure = Failure(kind="timed_out", text=text, stage=crumb.stage)
         return Trouble(kind="store_lost", text=text, rank=None, probe=asked.task.probe.key, failure=failure)

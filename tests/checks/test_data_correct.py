@@ -87,3 +87,41 @@ def test_a_run_that_measured_nothing_is_unknown():
         [finding] = said(CHECK, Evidence(measurements=measurements))
         assert finding.verdict is Verdict.UNKNOWN
         assert "nothing was measured" in finding.observed
+
+
+def alone(rank: int, collective: str, *, right: bool) -> Measurement:
+    return msgspec.structs.replace(
+        make_measurement((rank,), subject=f"gpu {rank}", collective=collective), data_correct=right
+    )
+
+
+@pytest.mark.parametrize(
+    ("collective", "words"), [("matmul", "computed a wrong matrix product"), ("host_to_device", "copied wrong data")]
+)
+def test_what_a_gpu_gets_wrong_by_itself_is_its_own_fault(collective, words):
+    evidence = pairs()
+    measured = (*evidence.measurements, alone(2, collective, right=False), alone(3, collective, right=True))
+    [finding] = said(CHECK, msgspec.structs.replace(evidence, measurements=measured))
+    assert (finding.subject, finding.blames.name) == ("gpu 2", "rank 2")
+    assert words in finding.observed
+
+
+def test_two_gpus_that_are_each_wrong_by_themselves_are_both_named():
+    evidence = Evidence(measurements=tuple(alone(rank, "matmul", right=rank in {0, 3}) for rank in range(4)))
+    assert {f.blames.name for f in said(CHECK, evidence)} == {"rank 1", "rank 2"}
+
+
+def test_a_pair_with_a_gpu_that_is_wrong_by_itself_blames_that_gpu():
+    evidence = pairs(wrong=[(0, 1), (2, 3)])
+    measured = (*evidence.measurements, alone(3, "matmul", right=False))
+    found = {f.subject: f.blames for f in said(CHECK, msgspec.structs.replace(evidence, measurements=measured))}
+    assert found["pair 0-1"] is None
+    assert found["pair 2-3"].name == found["gpu 3"].name == "rank 3"
+
+
+def test_a_one_way_send_says_who_sent_to_whom():
+    evidence = Evidence(
+        measurements=(msgspec.structs.replace(make_measurement((4, 1), collective="send"), data_correct=False),)
+    )
+    [finding] = said(CHECK, evidence)
+    assert "rank 4 sent arrived wrong at rank 1" in finding.observed
