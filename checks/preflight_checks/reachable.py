@@ -8,7 +8,7 @@ met, and whose message was not over at the deadline, are slow and not dead: a sm
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from preflight.model import Check, Evidence, Finding, Incident, Measurement, Part, Verdict
+from preflight.model import Check, Evidence, Finding, Incident, Measurement, Part, Verdict, tries
 from preflight.model.hostlist import fold_numbers
 from preflight.model.plan import Rank
 
@@ -16,6 +16,7 @@ _NOBODYS = {
     "budget_ended",
     "worker_slow",
 }  # a budget that ended, and a worker that was at work in what was slow, are no fault of a rank
+MOST_PAIRS, MOST_SHOWN, MOST_EVIDENCE = 3, 6, 40  # more pairs than these are not each a link of its own
 LIMITS = {"slow_message_s": 1.0}  # ours: what takes longer is called slow, if it was not over at the deadline before
 _NAMED = {
     "worker_hung": "hung",
@@ -71,7 +72,9 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     }
     judged = {rank.rank for rank in ranks if rank.node in lost or rank.node in idle or rank.node in busy}
     stories = _stories([rank for rank in ranks if rank.rank not in judged], evidence, ranks)
-    persisting = {subject for subject, tries in _by_subject(evidence.measurements).items() if _persists(tries)}
+    persisting = {
+        subject for subject, tried in tries.by_subject(evidence.measurements).items() if tries.persists(tried)
+    }
     for story in stories:
         finding = _rank(story, persisting, ranks)
         if finding is not None:
@@ -242,93 +245,63 @@ def _unseen(story: _Story) -> Finding:
     )
 
 
-def _by_subject(measurements: Iterable[Measurement]) -> dict[str, list[Measurement]]:
-    """What was tried of each pair and group, in order."""
-    tries: dict[str, list[Measurement]] = {}
-    for m in measurements:
-        if m.failure is None or m.failure.kind != "not_run":
-            tries.setdefault(m.probe.subject, []).append(m)
-    return tries
-
-
-def _persists(tries: Sequence[Measurement]) -> bool:
-    """It failed more than once, and at the end."""
-    return tries[-1].failure is not None and len([m for m in tries if m.failure]) > 1
-
-
 def _paths(evidence: Evidence, judged: set[int], placed: Sequence[Rank], limits: dict[str, float]) -> Iterator[Finding]:
-    """Pairs and groups that failed, or were too slow for their message, and blame none of their ranks."""
-    by_subject, worked = _by_subject(evidence.measurements or ()), _at_work(evidence.measurements or ())
-    for subject, tries in by_subject.items():
-        failures = [m.failure for m in tries if m.failure]
-        ranks = tries[0].probe.ranks
-        if not failures or judged.intersection(ranks) or len(ranks) == 1:
-            continue
-        slow = _slow(tries, limits)
-        proven = all(_works_elsewhere(rank, ranks, worked, placed) for rank in ranks)
-        bad = len(slow) > 1 or (not slow and _persists(tries))
-        blamed = bad and proven and tries[0].probe.axis is None
-        remedy = "it worked when it was repeated: run again if it matters"
-        if bad:
-            remedy = "look at the route between its ranks (firewall, interface, cable)"
-            remedy = f"its ranks work with others: {remedy}" if proven else f"run again, and {remedy}"
-        elif tries[-1].failure or slow:
-            remedy = "run again: there was no chance to repeat it"
-        yield Finding(
-            check="reachable",
-            subject=subject,
-            verdict=Verdict.FAIL if blamed else Verdict.UNKNOWN if slow or tries[-1].failure else Verdict.WARN,
-            observed=_how_slow(subject, tries, slow)
-            if slow
-            else f"{subject} failed {len(failures)} of {len(tries)} times: {failures[-1].text}",
-            expected="a message of this size within the deadline"
-            if slow
-            else "every pair and group that is asked for can be joined",
-            remedy=remedy,
-            blames=Part(kind="link", name=subject, confidence="likely") if blamed else None,
-            evidence=tuple(m.probe.key for m in tries if m.failure or m in slow),
-        )
+    """Pairs and groups that failed, or were too slow for their message, and blame none of their ranks. Many pairs are no fault of each: one finding."""
+    measurements = evidence.measurements or ()
+    worked = tries.at_work(measurements)
+    pairs: list[Finding] = []
+    for subject, tried in tries.by_subject(measurements).items():
+        ranks = tried[0].probe.ranks
+        if len(ranks) > 1 and any(m.failure for m in tried) and not judged.intersection(ranks):
+            proven = all(tries.works_elsewhere(rank, ranks, worked, placed) for rank in ranks)
+            finding = _path(subject, tried, limits["slow_message_s"], proven=proven)
+            if tried[0].probe.axis is None and finding.verdict is not Verdict.WARN:
+                pairs.append(finding)
+            else:
+                yield finding
+    if len(pairs) <= MOST_PAIRS:
+        yield from pairs
+    else:
+        yield _many(pairs)
 
 
-def _slow(tries: Sequence[Measurement], limits: dict[str, float]) -> list[Measurement]:
-    """The smaller messages after the last whole one, if that was not over in time and at their rate the next wouldn't be either."""
-    last = max((i for i, m in enumerate(tries) if m.probe.size_name != "smaller"), default=0)
-    whole = tries[last]
-    if whole.failure is None or whole.failure.rank is not None:
-        return []
-    after = [m for m in tries[last + 1 :] if m.algbw_bytes_per_s]
-    rates = [m.algbw_bytes_per_s for m in after if m.algbw_bytes_per_s]
-    return after if rates and whole.probe.size_bytes / rates[-1] >= limits["slow_message_s"] else []
-
-
-def _how_slow(subject: str, tries: Sequence[Measurement], slow: Sequence[Measurement]) -> str:
-    late = [m for m in tries if m.failure]
-    rate, size = slow[-1].algbw_bytes_per_s or 0.0, slow[-1].probe.size_bytes
-    return (
-        f"{subject} is slow, not dead: {late[-1].probe.size_bytes:,} bytes were not over at the deadline ({len(late)} of {len(tries)} tries); "
-        f"{size:,} bytes went at {rate / 1e6:.3g} MB/s"
+def _path(subject: str, tried: Sequence[Measurement], slow_message_s: float, *, proven: bool) -> Finding:
+    failures = [m.failure for m in tried if m.failure]
+    slow = tries.slow_after(tried, slow_message_s)
+    bad = len(slow) > 1 or (not slow and tries.persists(tried))
+    blamed = bad and proven and tried[0].probe.axis is None
+    remedy = "it worked when it was repeated: run again if it matters"
+    if bad:
+        remedy = "look at the route between its ranks (firewall, interface, cable)"
+        remedy = f"its ranks work with others: {remedy}" if proven else f"run again, and {remedy}"
+    elif tried[-1].failure or slow:
+        remedy = "run again: there was no chance to repeat it"
+    observed = f"{subject} failed {len(failures)} of {len(tried)} times: {failures[-1].text}"
+    expected = "every pair and group that is asked for can be joined"
+    return Finding(
+        check="reachable",
+        subject=subject,
+        verdict=Verdict.FAIL if blamed else Verdict.UNKNOWN if slow or tried[-1].failure else Verdict.WARN,
+        observed=tries.how_slow(subject, tried, slow) if slow else observed,
+        expected="a message of this size within the deadline" if slow else expected,
+        remedy=remedy,
+        blames=Part(kind="link", name=subject, confidence="likely") if blamed else None,
+        evidence=tuple(m.probe.key for m in tried if m.failure or m in slow),
     )
 
 
-def _at_work(measurements: Iterable[Measurement]) -> dict[int, list[tuple[int, ...]]]:
-    """Rank -> the ranks of each probe at full size in which it worked."""
-    worked: dict[int, list[tuple[int, ...]]] = {}
-    for m in measurements:
-        if m.samples and len(m.probe.ranks) > 1 and m.probe.size_name != "smaller":
-            for rank in m.probe.ranks:
-                worked.setdefault(rank, []).append(m.probe.ranks)
-    return worked
-
-
-def _works_elsewhere(
-    rank: int, ranks: Sequence[int], worked: dict[int, list[tuple[int, ...]]], placed: Sequence[Rank]
-) -> bool:
-    """Whether a rank works with others than these; if these sit on several nodes and there are more, with one of a node that isn't theirs."""
-    theirs = {placed[other].node for other in ranks}
-    more = len(theirs) > 1 and any(place.node not in theirs for place in placed)
-    return any(
-        set(others) != set(ranks) and (not more or any(placed[other].node not in theirs for other in others))
-        for others in worked.get(rank, ())
+def _many(pairs: Sequence[Finding]) -> Finding:
+    """So many pairs that what they share is at fault, and no link of two ranks."""
+    names = [finding.subject for finding in pairs]
+    shown = ", ".join(names[:MOST_SHOWN]) + (f" and {len(names) - MOST_SHOWN} more" if names[MOST_SHOWN:] else "")
+    return Finding(
+        check="reachable",
+        subject="pairs",
+        verdict=Verdict.UNKNOWN,
+        observed=f"{len(names)} pairs fail or are too slow for their message ({shown}): {pairs[0].observed}",
+        expected="every pair that is asked for can be joined, and carries its message within the deadline",
+        remedy="look at what these pairs share, a node, a rail, a route between two sets of nodes: slow_part names it if the run saw enough",
+        evidence=tuple(key for finding in pairs for key in finding.evidence)[:MOST_EVIDENCE],
     )
 
 

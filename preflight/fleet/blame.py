@@ -12,10 +12,10 @@ import msgspec
 
 from preflight.fleet.rounds import UNDER_WAY
 from preflight.model import Measurement, Probe
+from preflight.model.tries import SMALLER
 from preflight.probe.schedule import Round, pair_probe
 
-SMALLER = 64  # 4 MiB over gloo and 256 MiB over NCCL become 64 KiB and 4 MiB: at 1 % of the usual rate they take less than the whole did
-SMALL = "smaller"  # Probe.size_name of these
+TIMES_SMALLER = 64  # 4 MiB over gloo and 256 MiB over NCCL become 64 KiB and 4 MiB: at 1 % of the usual rate they take less than the whole did
 MANY = 4  # so many ranks of a failed group are suspected at once
 
 
@@ -51,16 +51,16 @@ def again(measurement: Measurement) -> Probe:
 
 def smaller(probe: Probe) -> Probe:
     """The same with a message that passes a link at 1 % of its speed."""
-    if probe.size_name == SMALL:
+    if probe.size_name == SMALLER:
         return probe
     whole = 4 * len(probe.ranks)  # every rank's part is a whole number of 4-byte elements
-    size = max(whole, probe.size_bytes // SMALLER // whole * whole)
-    source = f"1/{SMALLER} of {probe.size_bytes} bytes, which were not over at the deadline"
+    size = max(whole, probe.size_bytes // TIMES_SMALLER // whole * whole)
+    source = f"1/{TIMES_SMALLER} of {probe.size_bytes} bytes, which were not over at the deadline"
     return msgspec.structs.replace(
         probe,
         size_bytes=size,
         size_source=source,
-        size_name=SMALL,
+        size_name=SMALLER,
         reason="the whole message was not over at the deadline",
     )
 

@@ -12,6 +12,7 @@ from preflight.fleet.state import RunState
 from preflight.fleet.task import describe
 from preflight.model import Failure, Measurement, Probe
 from preflight.model.localisation import Ask
+from preflight.model.tries import SMALLER
 from preflight.probe.schedule import Round, seconds_of
 
 TICK_S = 0.5  # between two signs of progress in a long round
@@ -95,7 +96,7 @@ class Probing:
         return [ask for ask in asks if ask.a not in out and ask.b not in out]
 
     def _fitting(self, probe: Probe) -> Probe:
-        return blame.smaller(probe) if probe.subject in self.too_slow else probe
+        return blame.smaller(probe) if frozenset(probe.ranks) in self.too_slow else probe
 
     def _why_not(self, probe: Probe) -> tuple[int | None, str] | None:
         """Why a probe isn't run, with the rank that it is about; None: it is."""
@@ -160,9 +161,9 @@ class Probing:
     def _note_slow(self, measurements: Sequence[Measurement]) -> None:
         """By what a smaller message took: whether the whole one could come through in time."""
         for m in measurements:
-            if m.probe.size_name == blame.SMALL and m.duration_s is not None:
-                hopeless = m.duration_s * blame.SMALLER > timeout_s(self.backend, (m.probe,)) * HOPELESS
-                (self.too_slow.add if hopeless else self.too_slow.discard)(m.probe.subject)
+            if m.probe.size_name == SMALLER and m.duration_s is not None:
+                hopeless = m.duration_s * blame.TIMES_SMALLER > timeout_s(self.backend, (m.probe,)) * HOPELESS
+                (self.too_slow.add if hopeless else self.too_slow.discard)(frozenset(m.probe.ranks))
 
     async def _round(self, probes: Round, hosts: Sequence[str] = ()) -> list[Measurement]:
         """Run one round, keep all it gave; the measurements that failed."""

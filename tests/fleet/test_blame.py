@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.fleet.blame import (
-    SMALLER,
+    TIMES_SMALLER,
     again,
     cleared_ranks,
     confirmation_of,
@@ -57,7 +57,7 @@ def test_a_repetition_is_a_new_attempt_with_a_key_of_its_own():
 def test_a_slow_probe_is_repeated_with_a_smaller_message_of_whole_elements():
     first = slow(0, 1, 2)
     probe = again(first)
-    assert probe.size_bytes <= first.probe.size_bytes / SMALLER
+    assert probe.size_bytes <= first.probe.size_bytes / TIMES_SMALLER
     assert probe.size_bytes % 12 == 0
     assert probe.size_name == "smaller"
     once_more = again(Measurement(probe=probe, failure=slow(0, 1).failure))
