@@ -18,6 +18,7 @@ HINT_AT_LEAST = 0.5  # where the formula is a hint, half of it is worth a look
 NETWORK_SOURCE = f"{NCCL_SOURCE}; NVIDIA/nccl-tests issues 130 and 267"
 # An all-to-all inside a node: NVIDIA's GTC25 slides have 210, 320 and 640 GB/s for 8 A100, H100 and B200, 0.875, 0.863 and 0.886 of the ring ceiling
 ALL_TO_ALL_SHARE = 0.875
+ALL_TO_ALL_GPUS = 8
 # All-to-all loses 10 to 30 % beyond 8 nodes: AWS' p6-b300 keep 0.88 of the formula on 16 nodes and 0.77 on 32, a healthy cluster of 10 nodes 0.96
 FAN_OUT_NODES, FAN_OUT_LOSS, FAN_OUT_LEAST = 8, 0.12, 0.7
 # AWS' published p5 on 4 nodes reach 0.87 of the formula, and are not ill
@@ -25,6 +26,8 @@ ALL_TO_ALL_AT_LEAST = 0.85
 # NVLS all-reduce, algbw as a share of links x constant: 480 / 1.75 of 371 on 8 H100; 838 to 850 / 1.75 of 722 on 8 B200. From 5 GPUs on (H200: 414 GB/s of 5, 363 by ring of 4)
 NVLS_SHARE = {"4": 0.74, "5": 0.67}
 NVLS_GPUS = 5
+# Published rings fill the links from four GPUs on (363 of 371 GB/s on H200); two or three may not, with as many channels: 72 of 80 GB/s between two A100 (NVIDIA/nccl-tests issue 331)
+RING_GPUS = 4
 
 
 class Expectation(Noun, frozen=True, kw_only=True):
@@ -93,19 +96,28 @@ def expectation(collective: Collective, shares: Sequence[Share], size_bytes: int
     if found.bytes_per_s is None:
         return found
     pair = number == 2 and collective in ("send_recv", "send")
-    return _gated(found, size_bytes, _limits(pair=pair, across=len(shares) > 1))
+    return _gated(found, size_bytes, _limits(shares, number, pair=pair))
 
 
-def _limits(*, pair: bool, across: bool) -> tuple[tuple[int, float], ...]:
+def _limits(shares: Sequence[Share], number: int, *, pair: bool) -> tuple[tuple[int, float], ...]:
     """From which message size on which share of the formula is asked at most.
 
-    Inside a node 95 % of the peak is reached at 1 GiB, and 0.72 to 0.84 at 128 MiB (8 A100; H100 and B200 do better); over two nodes 95 % at 4 GiB. Pairs are flat from 64 to 256 MiB on.
+    Inside a node 95 % of the peak is reached at 1 GiB, and 0.72 to 0.84 at 128 MiB (8 A100; H100 and B200 do better); over two nodes 95 % at 4 GiB. Pairs are flat from 64 to 256 MiB on. A ring's
+    latency grows with its members (14 us for each hop between nodes in NCCL's model, 3.4 over NVLink), so that beyond 8 GPUs or nodes, where no other figures are published, the sizes grow with them;
+    a quarter of the formula at 1 GiB is asked of all.
     """
     if pair:
         return ((256 * MIB, AT_LEAST), (64 * MIB, 0.8))
-    if across:
-        return ((4 * GIB, AT_LEAST), (GIB, 0.85), (256 * MIB, 0.5))
-    return ((GIB, AT_LEAST), (128 * MIB, 0.6))
+    if len(shares) == 1:
+        grown = max(1.0, number / 8)
+        return ((round(grown * GIB), AT_LEAST), (round(grown * 128 * MIB), 0.6), (GIB, 0.25))
+    grown = max(1.0, sum(share.nodes for share in shares) / 8)
+    return (
+        (round(grown * 4 * GIB), AT_LEAST),
+        (round(grown * GIB), 0.85),
+        (round(grown * 256 * MIB), 0.5),
+        (GIB, 0.25),
+    )
 
 
 def _gated(found: Expectation, size_bytes: int, limits: Sequence[tuple[int, float]]) -> Expectation:
@@ -134,7 +146,7 @@ def _ring(collective: Collective, shares: Sequence[Share]) -> Expectation:
             bytes_per_s=ring.bytes_per_s,
             formula=f"ring ceiling {ring.text}",
             source=NCCL_SOURCE,
-            firm=ring.firm,
+            firm=ring.firm and shares[0].gpus >= RING_GPUS,
             may_reach=_nvls(shares[0], ring) if collective == "all_reduce" else None,
         )
     nics = _least([share.all_nics for share in shares])
@@ -186,7 +198,7 @@ def _all_to_all(shares: Sequence[Share], number: int) -> Expectation:
             bytes_per_s=rate,
             formula=f"{ALL_TO_ALL_SHARE:g} x {ring.text}: {show_rate(rate)}",
             source=f"{NCCL_SOURCE}; NVIDIA's GTC25 slides of 8 A100, H100, B200",
-            firm=ring.firm,
+            firm=ring.firm and shares[0].gpus >= ALL_TO_ALL_GPUS,
         )
     rates = []
     for share in shares:
@@ -228,7 +240,7 @@ def _neighbours(shares: Sequence[Share], number: int) -> Expectation:
         bytes_per_s=rate,
         formula=f"{'NIC ' if across else ''}{slowest.text}{shared}",
         source=NETWORK_SOURCE if across else NCCL_SOURCE,
-        # between two GPUs of a node what NCCL gets depends on its channels: 72 GB/s over 4 links x 20 of A100 (NVIDIA/nccl-tests issue 331)
+        # between two GPUs of a node what NCCL gets depends on its channels: 80 to 180 GB/s where copies reach 260 (NVIDIA/nccl-tests issue 268)
         firm=slowest.firm and across,
     )
 
