@@ -14,7 +14,7 @@ from preflight.model.found_links import GENERATION
 from preflight.model.hostlist import unfold
 from preflight.model.link_rates import HOST_COPY_X16, NIC_SHARE, nvlink_each
 from preflight.plan.layout import MAX_WORLD_SIZE
-from preflight.plan.profiles import product_named
+from preflight.plan.profiles import Product, product_named
 from preflight.plan.refusals import read_value, refuse_unknown
 from preflight.plan.values import Reader, count, decimal, flag, from_zero, rate, show, text, whole, wholes
 from preflight.probe.simulate import Cluster
@@ -85,7 +85,7 @@ def cluster_of(document: Mapping[str, Any], source: str) -> Cluster:
     if len(nodes) * per_node > MAX_WORLD_SIZE:
         problem = f"{len(nodes)} nodes with {per_node} GPUs are more than {MAX_WORLD_SIZE} GPUs"
         raise ConfigError(source, problem, key="cluster.gpus_per_node")
-    product = product_named(given.get("gpu", "H100-80GB"), profile_folders())
+    product = _product(source, given.get("gpu", "H100-80GB"))
     fields: dict[str, Any] = _usual(product.profile)
     fields |= {key: value for key, value in given.items() if key not in LAID_OUT}
     fields |= _section(source, document, "noise")
@@ -99,6 +99,13 @@ def cluster_of(document: Mapping[str, Any], source: str) -> Cluster:
         **{FIELDS.get(key, key): value for key, value in fields.items()},
     )
     return read_faults(source, _tables(source, document, "faults", FAULT_KEYS), base)
+
+
+def _product(source: str, name: str) -> Product:
+    try:
+        return product_named(name, profile_folders())
+    except ConfigError as error:
+        raise ConfigError(source, error.problem, key="cluster.gpu", remedy=error.remedy) from None
 
 
 def _section(source: str, document: Mapping[str, Any], name: str) -> dict[str, Any]:
