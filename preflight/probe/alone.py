@@ -73,7 +73,8 @@ def side_of(flops: int) -> int:
     >>> side_of(2 * 8192**3)
     8192
     """
-    return max(64, round((max(1, flops) / 2) ** (1 / 3) / 64) * 64)
+    side = float((max(1, flops) / 2) ** (1 / 3))
+    return max(64, round(side / 64) * 64)
 
 
 def matmul(group: AloneGroup, flops: int) -> Operation:
