@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from preflight.judge.localise.paths import Path, find_paths, joined_path
 from preflight.judge.localise.reference import MODE_WIDTH, upper_mode
 from preflight.judge.localise.shares import Share, find_share
-from preflight.judge.localise.single import LEAST_TRANSIENTS, Best, Cleared, Seen, best_of, candidates, seen
+from preflight.judge.localise.single import LEAST_TRANSIENTS, Best, Cleared, Seen, best_of, candidates, seen, sticky
 from preflight.judge.localise.view import Level, View, levels
 
 if TYPE_CHECKING:
@@ -61,7 +61,9 @@ def explain(view: View) -> Outcome:
     while len(found) < MOST_PARTS and (open_shots.any() or open_failed.any()):
         rate = transients(view, open_shots, best)
         taken = {(one.level, one.part) for one in found if one.path is None}
-        one = _largest(Search(view, all_levels, open_shots, open_failed, best, rate, taken))
+        one = _largest(
+            Search(view, all_levels, open_shots, open_failed, best, rate, _stuck(view, open_shots, best), taken)
+        )
         if one is None:
             break
         one = _joined(view, found, one, open_shots)
@@ -84,6 +86,15 @@ def transients(view: View, open_shots: "Bools", best: Best) -> float:
     return float(min(0.3, max(LEAST_TRANSIENTS, share)))
 
 
+def _stuck(view: View, open_shots: "Bools", best: Best) -> dict[str, float]:
+    """By level: the share of pairs of good parts that are slow each time."""
+    t, edge = view.table, view.scale.edge
+    return {
+        "end": sticky(view, t.a, t.b, open_shots, best.end >= edge),
+        "node": sticky(view, t.node_a, t.node_b, open_shots, best.node >= edge),
+    }
+
+
 class Search(NamedTuple):
     """What is left to explain, and by what. `taken`: single parts that explain something already."""
 
@@ -93,6 +104,7 @@ class Search(NamedTuple):
     open_failed: "Bools"
     best: Best
     rate: float
+    stuck: dict[str, float]
     taken: set[tuple[str, int]]
 
 
@@ -104,7 +116,11 @@ def _largest(search: Search) -> Explained | None:
         for number, part in candidates(view, level, open_shots, search.rate):
             if number <= most:
                 break
-            one = None if (level.name, part) in search.taken else seen(view, level, part, open_shots, search.best)
+            one = (
+                None
+                if (level.name, part) in search.taken
+                else seen(view, level, part, open_shots, search.best, search.stuck)
+            )
             if one is not None:
                 found, most = one, number
                 break

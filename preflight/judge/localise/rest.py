@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     Bools = NDArray[Any]
 
 MANY_ON_RAIL = 3  # more slow pairs than this on one slot are never faults of single links
+MANY_LINKS = 5  # as many broken links at once are a property of the fabric: flows that collide
 MANY_ON_NODE = 2
 MANY_ODD_ON_NODE = 3  # of those that were slow once, too: a host with other work
 STEADY = 4.0  # a faulty link is slow by about the same each time: the typical repeat differs from the middle by at most so many times the noise
@@ -124,12 +125,11 @@ def _crowded(view: View, lasting: list[Pair], passing: list[Pair]) -> list[Pair]
     rails = Counter(int(slot[pair.a]) for pair in firm)
     nodes = Counter(place for pair in firm for place in {int(node[pair.a]), int(node[pair.b])})
     odd = Counter(place for pair in lasting + passing for place in {int(node[pair.a]), int(node[pair.b])})
-    whole = len(firm) > MANY_ON_RAIL * max(1, int(slot.max(initial=0)) + 1)
+    whole = len(firm) > MANY_LINKS or max(rails.values(), default=0) > MANY_ON_RAIL
     return [
         pair
         for pair in lasting
         if whole
-        or rails[int(slot[pair.a])] > MANY_ON_RAIL
         or max(nodes[int(node[pair.a])], nodes[int(node[pair.b])]) > MANY_ON_NODE
         or max(odd[int(node[pair.a])], odd[int(node[pair.b])]) > MANY_ODD_ON_NODE
     ]

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 CHANCE = 0.01  # the expected number of parts that transients alone make look slow throughout, at most
 LEAST_TRANSIENTS = 0.01  # assumed where fewer were seen: 1 % of the iterations dip by 10 % on a healthy 8 x B200
+LEAST_STICKY = (
+    0.002  # of pairs that are slow each time though both ends are good: with 500 pairs and none seen, one may be
+)
 SLOT_NODES = 4  # with three nodes two bad NICs explain a slow slot as well
 CLEARED = 2  # good partners beside which a part is named: with a single one, the pair explains as much
 
@@ -79,14 +82,15 @@ def clearing_limit(view: View, slow: "float | Floats") -> "Any":
     return np.minimum(view.scale.edge, slow / view.scale.edge)
 
 
-def need(parts: int, transients: float) -> int:
+def need(parts: int, transients: float, *, least: float = LEAST_TRANSIENTS) -> int:
     """How many slow shots make a part a suspect, so that transients alone would make CHANCE of all parts look so: parts x rate^need <= CHANCE.
 
     Example: 16,384 ends and 1 % transients: 16384 x 0.01^4 = 0.0002, so 4. At least 2: one slow shot is repeated before anything is blamed.
     """
-    number, expected = 2, parts * max(transients, LEAST_TRANSIENTS) ** 2
+    rate = max(transients, least)
+    number, expected = 2, parts * rate**2
     while expected > CHANCE and number < 12:
-        number, expected = number + 1, expected * max(transients, LEAST_TRANSIENTS)
+        number, expected = number + 1, expected * rate
     return number
 
 
@@ -101,7 +105,27 @@ def candidates(view: View, level: Level, unexplained: "Bools", transients: float
     return sorted(((int(slow[part]), int(part)) for part in found), reverse=True)
 
 
-def seen(view: View, level: Level, part: int, unexplained: "Bools", best: Best) -> Seen | None:
+def sticky(view: View, at_a: "Ints", at_b: "Ints", unexplained: "Bools", good: "Bools") -> float:
+    """The share of pairs of good parts that were slow each time without an explanation: what a path that nobody has named yet, or collisions, do to any pair.
+
+    `at_a`, `at_b`: the parts at either end of each shot. `good`: by part.
+    """
+    import numpy as np
+
+    known = (view.fast | view.slow) & good[at_a] & good[at_b] & (at_a != at_b)
+    number = good.size
+    key = np.minimum(at_a, at_b) * number + np.maximum(at_a, at_b)
+    pairs, place = np.unique(key[known], return_inverse=True)
+    if pairs.size < 10:
+        return LEAST_STICKY
+    slow = np.bincount(place, unexplained[known], pairs.size)
+    share = float(np.mean(slow == np.bincount(place, minlength=pairs.size)))
+    return min(0.5, max(LEAST_STICKY, share))
+
+
+def seen(
+    view: View, level: Level, part: int, unexplained: "Bools", best: Best, stuck: "dict[str, float]"
+) -> Seen | None:
     """The part with its evidence. None: a faster shot across it refutes it, explained by another part though it is, or not enough stands beside it to single it out."""
     import numpy as np
 
@@ -115,9 +139,16 @@ def seen(view: View, level: Level, part: int, unexplained: "Bools", best: Best) 
         return None
     kind = "class" if level.name.startswith("class ") else level.name
     partners = _PARTNERS[kind](view, part, shots, best.cleared(limit))
-    if partners is None:
+    if partners is None or partners < _partners_needed(view, level, stuck):
         return None
     return Seen(level.name, part, shots, mine & view.slow, partners)
+
+
+def _partners_needed(view: View, level: Level, stuck: "dict[str, float]") -> int:
+    """How many good partners a single end or node must have been slow with: more where pairs of good ones are slow too."""
+    if level.name not in stuck or view.inside:
+        return CLEARED
+    return need(level.number, stuck[level.name], least=LEAST_STICKY)
 
 
 def _beyond_its_node(view: View, end: int, unexplained: "Bools", slow: int) -> bool:
