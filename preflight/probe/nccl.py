@@ -81,10 +81,10 @@ class NcclGroup:
 
     def together(self, starts: list[Callable[[], Any]]) -> None:
         """Start several point-to-point operations as one NCCL group."""
-        self.group._start_coalescing(self.device)  # noqa: SLF001 - what torch's batch_isend_irecv does
+        self.group._start_coalescing()  # noqa: SLF001 - what torch's batch_isend_irecv does; a backend's own takes no device, unlike that of a process group
         for start in starts:
             start()
-        self.group._end_coalescing(self.device).wait()  # noqa: SLF001
+        self.group._end_coalescing().wait()  # noqa: SLF001
 
     def seconds(self, operation: Callable[[], None], repetitions: int) -> float:
         """Seconds between two CUDA events around `repetitions` operations.

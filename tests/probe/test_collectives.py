@@ -275,3 +275,12 @@ def test_the_last_views_and_buffers_have_no_common_divisor():
 
     assert MANY_BUFFERS % VIEWS
     assert FEW_BUFFERS % VIEWS
+
+
+def test_a_backend_has_the_calls_that_nccl_groups_of_operations_need_and_takes_no_device():
+    """NCCL can't be tried on a CPU, but its backend inherits these from the same class."""
+    import torch.distributed as dist
+
+    backend = dist.ProcessGroupGloo.__mro__[1]
+    for name in ("_start_coalescing", "_end_coalescing"):
+        assert f"{name}(self: torch._C._distributed_c10d.Backend) ->" in getattr(backend, name).__doc__
