@@ -47,7 +47,10 @@ def run(job: Job) -> Outcome:
 def story(examined: Examined, result: Score) -> str:
     cluster, verdict = examined.fabric.cluster, examined.localisation
     fates = [fate for _, fate in result.faults]
-    if all(fate in {"exact", *EXCLUDED} for fate in fates) and all(what == "exact" for _, what in result.blamed):
+    as_it_should = all(fate in {"exact", *EXCLUDED} for fate in fates) and all(
+        what == "exact" for _, what in result.blamed
+    )
+    if as_it_should and ("exact" in fates or not result.blamed):
         return ""
     planted = [fault for fault in cluster.faults if fault.kind != "busy"]
     lines = [
