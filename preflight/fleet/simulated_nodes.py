@@ -57,7 +57,9 @@ def gpu_uuid(node: str, slot: int) -> str:
 def simulated_topology(cluster: Cluster, source: str) -> Topology:
     """Leaves as the cluster's map tells them, and NVLink domains."""
     told = cluster.told_leaves or cluster.leaves
-    switches = {node: (leaf,) for node, leaf in zip(cluster.nodes, told, strict=True) if leaf is not None}
+    switches: dict[str, tuple[str, ...]] = {
+        node: (leaf,) for node, leaf in zip(cluster.nodes, told, strict=True) if leaf is not None
+    }
     domains: dict[str, list[str]] = {}
     for node, domain in zip(cluster.nodes, cluster.domains or cluster.nodes, strict=True):
         domains.setdefault(domain, []).extend(gpu_uuid(node, slot) for slot in range(cluster.gpus_per_node))
