@@ -1,7 +1,7 @@
 """Timing one operation on one rank: first call, warm-up, then windows of back-to-back operations for a given wall time.
 
 All ranks of a group must run the same number of operations. So the group's first rank decides (how many operations warm up and make a window, whether to go on)
-and broadcasts it between windows, outside the timed part; that broadcast also brings the ranks back together. A fixed wall time instead of a fixed count
+and broadcasts it between windows, outside the timed part; a tiny all_reduce before each window brings the ranks back together. A fixed wall time instead of a fixed count
 keeps groups that are measured together overlapping to the end.
 
 Each stage has its own deadline: the first operation, then three times what an operation is expected to take, but no less than a floor. On a link so slow that the usual number
