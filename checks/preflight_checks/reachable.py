@@ -12,6 +12,7 @@ from preflight.model import Check, Evidence, Finding, Incident, Measurement, Par
 from preflight.model.hostlist import fold_numbers
 from preflight.model.plan import Rank
 
+_ENDED = {"worker_died", "worker_hung"}
 _NOBODYS = {
     "budget_ended",
     "worker_slow",
@@ -33,6 +34,8 @@ _LIMITS = (
     "Cannot allocate memory",
     "Too many open files",
 )
+# what is said of a replacement that was not ready in the few seconds that it has in the middle of a run: so late, and no more is known of the node
+_LATE = ("took more than", "said nothing for")
 
 
 class _Story(NamedTuple):
@@ -137,7 +140,7 @@ def _does_not_answer(story: _Story, placed: Sequence[Rank]) -> bool:
     return len(alone) > 1 or (len(story.partners - {()}) > 1 and not _one_route(story, placed))
 
 
-def _idle_nodes(incidents: Iterable[Incident], ranks: Iterable[Rank]) -> Iterator[tuple[str, Incident]]:
+def _idle_nodes(incidents: Sequence[Incident], ranks: Iterable[Rank]) -> Iterator[tuple[str, Incident]]:
     """Nodes whose agent answered and could start no worker, or none of those that it has to start again."""
     whole, single = {}, {}
     for incident in incidents:
@@ -146,12 +149,20 @@ def _idle_nodes(incidents: Iterable[Incident], ranks: Iterable[Rank]) -> Iterato
                 whole[incident.node] = incident
             else:
                 single[incident.rank] = incident
-    for node in dict.fromkeys(rank.node for rank in ranks):
-        mine = [single.get(rank.rank) for rank in ranks if rank.node == node]
+    ended = {i.rank for i in incidents if i.kind in _ENDED}
+    single = {rank: i for rank, i in single.items() if not (rank in ended and _was_late(i.text))}
+    by_node: dict[str, list[Incident | None]] = {}
+    for rank in ranks:
+        by_node.setdefault(rank.node, []).append(single.get(rank.rank))
+    for node, mine in by_node.items():
         if node in whole:
             yield node, whole[node]
         elif mine[0] and len(mine) > 1 and all(mine):
             yield node, mine[0]
+
+
+def _was_late(text: str) -> bool:
+    return any(words in text for words in _LATE)
 
 
 def _environment(incidents: tuple[Incident, ...]) -> Finding:
@@ -192,7 +203,8 @@ def _rank(story: _Story, persisting: set[str], placed: Sequence[Rank]) -> Findin
     texts = "; ".join(dict.fromkeys([i.text for i in mine] or [m.failure.text for m in bad if m.failure]))
     short = not started and any(words in texts for words in _LIMITS)
     silent = _does_not_answer(story, placed)
-    certain = (not started and not short) or silent
+    late = not started and any(i.kind in _ENDED for i in mine) and _was_late(texts)
+    certain = (not started and not short and not late) or silent
     often = f" {len(bad)} times" if len(bad) > 1 else " once"
     when = f" ({mine[0].phase}, {mine[0].at_s:.1f} s after the start)" if mine else ""
     with_whom = f", with {len(story.partners)} different partners" if len(story.partners) > 1 else ""
@@ -207,6 +219,8 @@ def _rank(story: _Story, persisting: set[str], placed: Sequence[Rank]) -> Findin
     elif short:
         blames = Part(kind="environment", name=f"the limits of {rank.node}", confidence="likely")
         remedy = "raise the limit (ulimit -u, -n, -v, or the cgroup's), or run fewer workers"
+    elif late:
+        remedy = f"run again; why its worker ended, and why starting another takes so long, stands in the log of the agent of {rank.node}"
     elif story.recovered and started:
         told += ", then worked again"
         verdict = Verdict.UNKNOWN if mine or subjects & persisting else Verdict.WARN

@@ -385,3 +385,16 @@ def test_an_agent_that_is_there_and_unable_is_unknown_and_blames_no_node():
     found = Run(plan_of(), lambda *_: None).judged(incident(None, "agent_error", node="node1"))
     assert bad(found) == {"node1": Verdict.UNKNOWN}
     assert found["node1"].blames is None
+
+
+@pytest.mark.parametrize("ranks", [(3,), (0, 1, 2, 3)])
+def test_a_worker_that_ended_and_whose_replacement_was_merely_late_is_unknown_and_blames_no_node(ranks):
+    """A busy machine does not import torch in the few seconds that a replacement has: nothing is known of the node's parts."""
+    good = Run(plan_of(), lambda *_: None).measurements
+    late = [
+        msgspec.structs.replace(incident(rank, "worker_not_started"), text="importing torch took more than 6 s")
+        for rank in ranks
+    ]
+    found = judged(plan_of(), good, [*(incident(rank, "worker_died") for rank in ranks), *late])
+    assert bad(found) == {f"rank {rank}": Verdict.UNKNOWN for rank in ranks}
+    assert {f.blames for f in found.values()} == {None}
