@@ -84,6 +84,8 @@ def command(
     job = read_job(plan)
     checks = load_checks()
     check_rules(job.source, job.rules, {check.name: check.limits for check in checks})
+    if state is not None and not state.parent.is_dir():
+        raise UsageError(f"--state {state}: there is no folder {state.parent}")
     memory = Memory(state) if state is not None else None
     if out is not None:
         _make_folder(out)

@@ -65,6 +65,7 @@ def test_any_text_for_hosts_is_read_or_refused(text):
         (["--local", "2x2", "--budget", "5s"], "give at least 30s"),
         (["--local", "2x2", "--backend", "mpi"], "'mpi' is not one of"),
         (["--local", "2x2", "--out", "/proc/nothing"], "--out /proc/nothing: "),
+        (["--local", "2x2", "--state", "/nowhere/state.json"], "--state /nowhere/state.json: there is no folder"),
     ],
 )
 def test_wrong_usage_is_exit_64_and_says_what_would_be_right(capsys, arguments, text):
@@ -80,6 +81,14 @@ def test_a_key_file_that_others_can_read_is_bad_configuration(capsys, tmp_path):
     key.chmod(0o644)
     assert run_command_line(["run", PLAN, "--hosts", "n1", "--key-file", str(key)]) == 78
     assert f"chmod 0600 {key}" in capsys.readouterr().err
+
+
+def test_a_state_file_that_holds_something_else_is_refused_before_anything_is_measured(capsys, tmp_path):
+    thesis = tmp_path / "thesis.txt"
+    thesis.write_text("Chapter 1")
+    assert run_command_line(["run", PLAN, "--local", "2x2", "--state", str(thesis)]) == 78
+    assert "holds no state of a scan" in capsys.readouterr().err
+    assert thesis.read_text() == "Chapter 1"
 
 
 def test_a_plan_that_is_not_there_is_bad_configuration(capsys):
