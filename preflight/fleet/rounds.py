@@ -211,6 +211,8 @@ def merge(
         data_correct=None if None in verified and False not in verified else False not in verified,
         members=seen[0].members,
         transport=seen[0].transport,
+        transports=tuple(outcome.told for outcome in seen if outcome.told),
+        gpus=tuple(outcome.around for outcome in seen if outcome.around),
     )
 
 
