@@ -62,9 +62,9 @@ class Probing:
         self.runner = RoundRunner(
             state.request.run_id, self.backend, self.nodes, state.clients, clock=state.world.clock
         )
-        self.too_slow: set[str] = (
+        self.too_slow: set[frozenset[int]] = (
             set()
-        )  # subjects whose whole message can't come through in time: a smaller one is sent
+        )  # ranks whose whole message comes through too late: a smaller one is sent
         self.failing: set[str] = set()  # subjects that failed, and failed when repeated
         self.done_s = 0.0
         self.host = ""  # of the latest rendezvous
