@@ -79,8 +79,9 @@ class Asking:
                 self.end(one)
             elif one.kind == "node" and one is candidates[0]:
                 self.node(one)
-        if culprit.kind is None and not culprit.candidates[0].evidence:
-            return
+        for one in candidates[1:]:
+            if one.kind == "uplink" and candidates[0].kind in {"node", "nic"} and one.leaf is not None:
+                self.behind(candidates[0], one.leaf)
         if culprit.kind is None and culprit.confidence == "possible":
             self.strangers(culprit)
         elif culprit.kind in {"uplink", "path", "link"}:
@@ -104,6 +105,17 @@ class Asking:
         self.both_sides(culprit, ends)
         self.ways(culprit)
 
+    def behind(self, culprit: Culprit, leaf: str) -> None:
+        """With ends of a leaf whose way out is as slow: fast with them, it is behind that way."""
+        import numpy as np
+
+        t = self.table
+        ends = culprit.ends or np.flatnonzero(t.end_node == t.ends.nodes.index(culprit.nodes[0]))[:2].tolist()
+        there = t.node_leaf[t.end_node] == t.leaves.index(leaf)
+        for end in ends:
+            for other in self.partners.among(end, there, 1):
+                self.add(end, other, "as slow as the way out of that leaf: is it behind it", priority=0)
+
     def inside_node(self, end: int) -> None:
         """With three others of its node, and two of these with one another for comparison."""
         import numpy as np
@@ -121,7 +133,7 @@ class Asking:
     def both_sides(self, culprit: Culprit, ends: list[int]) -> None:
         """Partners on the same leaf and elsewhere, where it was not tried with both, or with too few."""
         sides = sides_of(culprit, self.judged)
-        if sides is not None and all(sides) and culprit.confidence == "certain":
+        if (sides is None or all(sides)) and culprit.confidence == "certain":
             return
         for end in ends:
             near = self.partners.near(end, 2 if sides is None or not sides[0] else 1, self.limit(culprit))

@@ -50,25 +50,25 @@ def _culprit(outcome: Outcome, explained: Explained, words: Words) -> Culprit:
     if level == "path":
         return _path(explained, base, t)
     if level.startswith("class "):
-        fact = level.removeprefix("class ")
-        values = t.ends.classes[fact]
-        value = [v for v in dict.fromkeys(values) if v is not None][part]
-        nodes = tuple(name for name, its in zip(names, values, strict=True) if its == value)
-        return _with(base, kind="class", nodes=nodes, fact=f"{fact} {value}", confidence="likely")
+        return _class(level.removeprefix("class "), part, base, t)
     sure = confidence(view, explained)
-    if level in {"leaf", "inside leaf", "leaf slot"}:
-        leaf = part // slots if level == "leaf slot" else part
-        slot = part % slots if level == "leaf slot" else None
-        nodes = _of_leaf(t, leaf)
-        return _with(base, kind="leaf", leaf=t.leaves[leaf], nodes=nodes, slot=slot, confidence=sure)
-    if level in {"uplink", "way out"}:
-        leaf, slot = (part, None) if level == "uplink" else divmod(part, slots)
-        return _with(base, kind="uplink", leaf=t.leaves[leaf], nodes=_of_leaf(t, leaf), slot=slot, confidence=sure)
     if level == "slot":
         return _with(base, kind="slot", slot=part, confidence=sure)
     if level == "node":
         return _with(base, kind="node", nodes=(names[part],), confidence=sure)
-    return _with(base, kind="gpu" if view.inside else "nic", ends=(part,), confidence=sure)
+    if level == "end":
+        return _with(base, kind="gpu" if view.inside else "nic", ends=(part,), confidence=sure)
+    by_slot = level in {"leaf slot", "way out"}
+    leaf, slot = divmod(part, slots) if by_slot else (part, None)
+    kind = "uplink" if level in {"uplink", "way out"} else "leaf"
+    return _with(base, kind=kind, leaf=t.leaves[leaf], nodes=_of_leaf(t, leaf), slot=slot, confidence=sure)
+
+
+def _class(fact: str, part: int, base: Culprit, t: Table) -> Culprit:
+    values = t.ends.classes[fact]
+    value = [v for v in dict.fromkeys(values) if v is not None][part]
+    nodes = tuple(name for name, its in zip(t.ends.nodes, values, strict=True) if its == value)
+    return _with(base, kind="class", nodes=nodes, fact=f"{fact} {value}", confidence="likely")
 
 
 def own_shots(view: View, explained: Explained) -> "Bools":
@@ -83,7 +83,7 @@ def own_shots(view: View, explained: Explained) -> "Bools":
 
 
 def confidence(view: View, explained: Explained) -> Confidence:
-    """ "certain": three cleared partners, one on the same leaf and one elsewhere where the leaves are known."""
+    """Certain: three cleared partners, one on the same leaf and one elsewhere where the leaves are known."""
     t, shots = view.table, explained.shots
     if explained.partners < ENOUGH:
         return "likely"

@@ -35,7 +35,7 @@ def one_way_of(table: Table, both_ways: dict[int, float]) -> OneWay:
 
 
 def direction_of(shots: OneWay, inside: "Bools", beyond: "Bools", edge: float) -> Direction | None:
-    """ "sending": slow from the ends of `inside` to those of `beyond` and fast the other way. None: not measured both ways, or fast both ways.
+    """Sending: slow from the ends of `inside` to those of `beyond` and fast the other way. None: not measured both ways, or fast both ways.
 
     The masks have one entry per end.
     """

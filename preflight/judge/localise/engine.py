@@ -119,7 +119,7 @@ def _largest(search: Search) -> Explained | None:
             one = (
                 None
                 if (level.name, part) in search.taken
-                else seen(view, level, part, open_shots, search.best, search.stuck)
+                else seen(view, level, part, unexplained=open_shots, best=search.best, stuck=search.stuck)
             )
             if one is not None:
                 found, most = one, number

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from preflight.judge.localise.table import OTHER_LEAF, SAME_LEAF
 from preflight.model.localisation import Culprit, Ends
 from preflight.model.units import show_rate
 
@@ -10,10 +11,11 @@ if TYPE_CHECKING:
     from preflight.judge.localise.whole import Grounds, Judged
 
 ALIKE_NODES = 4  # from how many nodes on the environment is blamed for what all have in common
+DESIGN_GAP = 0.25  # between the two leaves of a run: twice what healthy route classes differ by at most
 GATE = 0.9  # of what a formula allows: gates in use sit 2 to 13 % under typical
 
 
-def notes_of(judged: "list[Judged]", grounds: "Grounds", found: list[Culprit]) -> tuple[str, ...]:
+def notes_of(judged: "list[Judged]", grounds: "Grounds") -> tuple[str, ...]:
     """In sentences without a subject that could be drained."""
     notes = list(_gaps(grounds))
     if grounds.noise is None:
@@ -48,6 +50,39 @@ def _gaps(grounds: "Grounds") -> list[str]:
                 f"{name}: {rows[0][1]} give {show_rate(rows[0][0])}, {gap:.0%} less than {rows[-1][1]} with {show_rate(rows[-1][0])}: a difference between routes, blamed on no part"
             )
     return notes
+
+
+def between_two_leaves(grounds: "Grounds") -> list[Culprit]:
+    """Where there are two leaves only, all between them is one class, and its own reference hides a slow way. A gap far beyond that of healthy classes is the path, unless the fabric is built so."""
+    import numpy as np
+
+    t, found = grounds.pairs, []
+    of = {(r.op, r.route): r for r in grounds.references}
+    for op, name in enumerate(t.ops):
+        for near, far in zip(SAME_LEAF, OTHER_LEAF, strict=True):
+            same, other = of.get((op, near)), of.get((op, far))
+            if len(t.leaves) != 2 or same is None or other is None:
+                continue
+            depth = 1 - other.bytes_per_s / same.bytes_per_s
+            if depth < max(DESIGN_GAP, grounds.scale.floor):
+                continue
+            sides = [np.flatnonzero(t.node_leaf == leaf).tolist() for leaf in (0, 1)]
+            one, two = (tuple(t.ends.nodes[i] for i in side) for side in sides)
+            found.append(
+                Culprit(
+                    kind="path",
+                    confidence="possible",
+                    nodes=one,
+                    other_nodes=two,
+                    ops=(name,),
+                    observed_bytes_per_s=other.bytes_per_s,
+                    reference_bytes_per_s=same.bytes_per_s,
+                    depth=depth,
+                    reference=f"like peers in this run: {show_rate(same.bytes_per_s)} {t.routes[near]}",
+                    reason=f"every pair between {t.leaves[0]} and {t.leaves[1]} is slow, {show_rate(other.bytes_per_s)}, {1 - depth:.0%} of pairs inside them, where healthy fabrics lose 5 to 12 %: the way between the leaves, or too few uplinks by design",
+                )
+            )
+    return found
 
 
 def environment(grounds: "Grounds", expected: Mapping[tuple[str, str], tuple[float, str]], ends: Ends) -> list[Culprit]:

@@ -12,7 +12,8 @@ from preflight.model.localisation import Culprit
 if TYPE_CHECKING:
     from preflight.judge.localise.whole import Judged
 
-MOST_QUESTIONS = 20  # more are folded into one
+MOST_CANDIDATES = 20
+MOST_QUESTIONS = 10  # a person reads; the others are counted in a note
 
 
 def open_questions(judged: "list[Judged]", known: list[Culprit]) -> list[Culprit]:
@@ -25,9 +26,8 @@ def open_questions(judged: "list[Judged]", known: list[Culprit]) -> list[Culprit
             for pair in each.rest.strangers
             if pair.deep and not {pair.a, pair.b} & named and pair.slow == pair.again
         ]
-        for group in _hanging_together(open_pairs):
-            found.append(_strangers(group, each))
-        for pair in each.rest.undecided[: MOST_QUESTIONS + 1]:
+        found += [_strangers(group, each) for group in _hanging_together(open_pairs)]
+        for pair in each.rest.undecided[:MOST_CANDIDATES]:
             base = facts(each.words, pair.shots)
             link = msgspec.structs.replace(base, kind="link", ends=(pair.a, pair.b), confidence="possible")
             found.append(msgspec.structs.replace(base, confidence="possible", candidates=(link,)))
@@ -60,7 +60,7 @@ def _strangers(group: list[Pair], each: "Judged") -> Culprit:
     ends = [end for end in dict.fromkeys(e for pair in group for e in (pair.a, pair.b)) if not known[end]]
     choices = [_end(base, t, end) if not good.end[end] else _way_out(base, t, end) for end in ends]
     choices += [msgspec.structs.replace(base, kind="link", ends=(p.a, p.b)) for p in group]
-    return msgspec.structs.replace(base, confidence="possible", candidates=tuple(choices[:MOST_QUESTIONS]))
+    return msgspec.structs.replace(base, confidence="possible", candidates=tuple(choices[:MOST_CANDIDATES]))
 
 
 def _way_out(base: Culprit, t: Table, end: int) -> Culprit:
@@ -74,3 +74,11 @@ def _end(base: Culprit, t: Table, end: int) -> Culprit:
     if int((t.end_node == node).sum()) == 1:
         return msgspec.structs.replace(base, kind="node", nodes=(t.ends.nodes[int(node)],))
     return msgspec.structs.replace(base, kind="nic", ends=(end,))
+
+
+def fewer(questions: list[Culprit]) -> tuple[list[Culprit], list[str]]:
+    """The worst of the questions, and a note on the others."""
+    ordered = sorted(questions, key=lambda question: -(question.depth or 0.0))
+    left = len(ordered) - MOST_QUESTIONS
+    note = [f"{left} more sets of slow pairs of which more than one explanation remains"] if left > 0 else []
+    return ordered[:MOST_QUESTIONS], note

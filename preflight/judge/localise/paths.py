@@ -49,16 +49,17 @@ def find_paths(
 
     slow, failed = still_open
     open_shots = slow | failed
+    telling = slow if slow.any() else failed  # beside figures, a failure says nothing about who belongs where
     # what another part explains is fast enough to refute a path that is slower still
     limit = float(clearing_limit(view, np.median(view.ratio[slow]))) if slow.any() else view.scale.edge
     fast = np.where(np.isfinite(view.ratio), view.ratio, 0.0) >= limit
     fast &= ~slow
-    edges = _edges(unit_a, unit_b, open_shots & _beyond_its_ends(view, fast, unit_a, unit_b), fast)
+    edges = _edges(unit_a, unit_b, telling & _beyond_its_ends(view, fast, unit_a, unit_b), fast)
     found = _mutual_sets(edges)
     if not found:
         pruned = (_pruned(edges, one, other) for one, other in _sides(edges))
         found = [sides for sides in pruned if sides is not None]
-    loose = _edges(unit_a, unit_b, open_shots, fast)
+    loose = _edges(unit_a, unit_b, telling, fast)
     units = Units(unit_a, unit_b, open_shots, loose, by_company=by_company)
     paths = [_path(edges, sides, units) for sides in found]
     supported = [path for path in paths if path is not None]
@@ -246,6 +247,16 @@ def joined_path(view: View, one: Path, two: Path, unit: str, open_shots: "Bools"
         a_first, b_first = np.isin(unit_a, list(first)), np.isin(unit_b, list(first))
         a_second, b_second = np.isin(unit_a, list(second)), np.isin(unit_b, list(second))
         between = (a_first & b_second) | (a_second & b_first)
-        if not (between & fast).any():
+        apart = _apart(view, unit_a, unit_b, (one.one, mine)) or _apart(view, unit_a, unit_b, (one.other, theirs))
+        if not apart and not (between & fast).any():
             return Path(first, second, shots, one.edges + two.edges, (one.doubtful | two.doubtful) - first - second)
     return None
+
+
+def _apart(view: View, unit_a: "Ints", unit_b: "Ints", sides: tuple[frozenset[int], frozenset[int]]) -> bool:
+    """Whether two sets that would be one side were slow with one another each time: then they are two."""
+    import numpy as np
+
+    old, new = list(sides[0] - sides[1]), list(sides[1] - sides[0])
+    across = (np.isin(unit_a, old) & np.isin(unit_b, new)) | (np.isin(unit_a, new) & np.isin(unit_b, old))
+    return int(np.count_nonzero(across & view.slow)) >= 2 and not bool((across & view.fast).any())

@@ -26,6 +26,9 @@ MODE_WIDTH = (
 MODE_SHARE = 0.10  # of the ends that an upper mode holds at least
 FEW_REPEATS = 20  # below it one repeat among them may be a transient without being told apart
 
+MANY_ABOVE = 100  # shots above the reference, from which on their spread is as good as repeats
+OFTEN = 0.3  # of the repeats that lie across the edge: more, and it is the noise that puts them there
+
 
 class Noise(NamedTuple):
     """`value`: relative, of one shot. `source`: in words."""
@@ -112,25 +115,28 @@ def _centred(rates: "Floats", mode: float, width: float) -> float:
 def noise_of(table: Table, ratio: "Floats", references: list[ClassReference]) -> Noise | None:
     """How far repeats of the same probe differ; where few were repeated, also how wide the fast mode is above its centre. None: neither can be told.
 
-    Repeats of which one was fast and one slow show a transient, not the noise; and since slow ones are what is repeated, many would be such. Both estimates err to
-    the high side, the spread by what healthy ends differ, so the smaller counts where there are many of both.
+    Repeats of which one was fast and one slow show a transient, not the noise, unless that happens often; slow ones are what is repeated, so that many may be
+    such. Where many shots are fast, their spread above the centre is a second estimate; both err to the high side, so the smaller counts.
     """
     import numpy as np
 
-    wide = _spread_above(table, ratio, references)
+    wide, above = _spread_above(table, ratio, references)
     differences = _repeat_differences(table, ratio, 1 - max(SIGMAS / 2 * (wide or 0.0), LEAST_DEPTH / 2))
-    if differences.size >= FEW_REPEATS:
+    number = differences.size
+    if number >= FEW_REPEATS:
         value = 1.4826 * float(np.median(np.abs(differences)))
-        return Noise(value if wide is None else min(value, wide), f"{differences.size} repeats", differences.size)
-    if differences.size:
+        firm = wide is not None and above >= MANY_ABOVE
+        return Noise(min(value, wide) if firm and wide is not None else value, f"{number} repeats", number)
+    if number:
         value = float(np.sqrt(np.mean(differences**2)))
-        pooled = max(value, wide or 0.0) if differences.size < 5 else value
-        return Noise(pooled, f"{differences.size} repeats", differences.size)
+        return Noise(max(value, wide or 0.0) if number < 5 else value, f"{number} repeats", number)
     return None if wide is None else Noise(wide, "the spread of the fast shots, since nothing was repeated", 0)
 
 
 def _repeat_differences(table: Table, ratio: "Floats", edge: float) -> "Floats":
-    """Of consecutive repeats of one pair, op and direction, both on one side of the edge: the difference of logarithms over the square root of two."""
+    """Of consecutive repeats of one pair, op and direction: the difference of logarithms over the square root of two. How much a slow pair swings says nothing about what a fast one may
+    do, so that one of the two must be fast; those across the edge are left out unless they are many.
+    """
     import numpy as np
 
     good = np.isfinite(ratio)
@@ -141,13 +147,16 @@ def _repeat_differences(table: Table, ratio: "Floats", edge: float) -> "Floats":
     key = ((table.op * number + low) * number + high)[good]
     order = np.argsort(key, kind="stable")
     values = ratio[good][order]
-    same = (key[order][1:] == key[order][:-1]) & ((values[1:] >= edge) == (values[:-1] >= edge))
-    found: Floats = (np.diff(np.log(values)) / np.sqrt(2))[same]
+    same = key[order][1:] == key[order][:-1]
+    one, two = values[1:] >= edge, values[:-1] >= edge
+    both, across = same & one & two, same & (one != two)
+    often = np.count_nonzero(across) > OFTEN * np.count_nonzero(both | across)
+    found: Floats = (np.diff(np.log(values)) / np.sqrt(2))[both | across if often else both]
     return found
 
 
-def _spread_above(table: Table, ratio: "Floats", references: list[ClassReference]) -> float | None:
-    """Root mean square of what lies above the reference of its class, up to a quarter: slow shots don't widen it."""
+def _spread_above(table: Table, ratio: "Floats", references: list[ClassReference]) -> tuple[float | None, int]:
+    """Root mean square of what lies above the reference of its class, up to a quarter: slow shots don't widen it. And how many shots that are."""
     import numpy as np
 
     squares = []
@@ -157,7 +166,8 @@ def _spread_above(table: Table, ratio: "Floats", references: list[ClassReference
         if mine.size >= 3 and above.size:
             squares.append((float(np.mean(np.log(above) ** 2)), above.size))
     total = sum(size for _, size in squares)
-    return float(np.sqrt(sum(value * size for value, size in squares) / total)) if total else None
+    value = float(np.sqrt(sum(value * size for value, size in squares) / total)) if total else None
+    return value, total
 
 
 def ratios(table: Table, references: list[ClassReference]) -> "Floats":

@@ -9,18 +9,18 @@ from preflight.judge.localise.table import Table
 from preflight.model.localisation import Culprit
 
 if TYPE_CHECKING:
-    from preflight.judge.localise.whole import Grounds, Judged
+    from preflight.judge.localise.whole import Judged
 
 INSIDE_SHOTS = 2  # slow pairs inside the node that make it the GPU
 
 
-def resolved(found: list[Culprit], table: Table, judged: "list[Judged]", grounds: "Grounds") -> list[Culprit]:
+def resolved(found: list[Culprit], judged: "list[Judged]") -> list[Culprit]:
     """GPUs and NICs told apart; single ends and nodes of which only one side was seen become questions."""
     both_sides = {culprit.ends for culprit in found if culprit.kind == "gpu"}
     kept = []
     for culprit in found:
         if culprit.kind == "nic":
-            told = _gpu_or_nic(culprit, judged, table, grounds)
+            told = _gpu_or_nic(culprit, judged)
             if told.kind == "gpu" and told.ends in both_sides:
                 kept = [other for other in kept if (other.kind, other.ends) != ("gpu", told.ends)]
             kept.append(_sided(told, judged))
@@ -33,7 +33,7 @@ def resolved(found: list[Culprit], table: Table, judged: "list[Judged]", grounds
     return kept
 
 
-def _gpu_or_nic(culprit: Culprit, judged: "list[Judged]", table: Table, grounds: "Grounds") -> Culprit:
+def _gpu_or_nic(culprit: Culprit, judged: "list[Judged]") -> Culprit:
     fast, slow = inside_shots(culprit.ends[0], judged)
     if fast:
         return culprit
@@ -105,3 +105,43 @@ def _other_way(culprit: Culprit, judged: "list[Judged]") -> tuple[Culprit, ...]:
         return ()
     ends = culprit.ends
     return (msgspec.structs.replace(culprit, kind="uplink", ends=ends, nodes=(), leaf=t.leaves[leaf], share=None),)
+
+
+def behind_others(known: list[Culprit], judged: "list[Judged]") -> list[Culprit]:
+    """Nodes and NICs that are as slow as a leaf's way out that is named, and were never tried with a node of that leaf: where the map of leaves is wrong they are behind it, and healthy."""
+    ways = [culprit for culprit in known if culprit.kind == "uplink"]
+    edge = judged[0].outcome.view.scale.edge if judged else 1.0
+    found = []
+    for culprit in known:
+        alike = [way for way in ways if culprit.kind in {"node", "nic"} and _equally_slow(culprit, way, edge)]
+        hidden = [way for way in alike if not _tried_with(culprit, way, judged)]
+        found.append(
+            msgspec.structs.replace(culprit, kind=None, confidence="likely", candidates=(culprit, *hidden))
+            if hidden
+            else culprit
+        )
+    return found
+
+
+def _equally_slow(one: Culprit, two: Culprit, edge: float) -> bool:
+    left, right = 1 - (one.depth or 0.0), 1 - (two.depth or 0.0)
+    return min(left, right) >= max(left, right) * edge
+
+
+def _tried_with(culprit: Culprit, way: Culprit, judged: "list[Judged]") -> bool:
+    """Whether it was slow with an end of that leaf, or is told to be on it."""
+    import numpy as np
+
+    for each in judged:
+        view = each.outcome.view
+        t = view.table
+        if view.inside or way.leaf is None:
+            continue
+        leaf, place = t.leaves.index(way.leaf), place_of(culprit, t)
+        if int(t.node_leaf[place]) == leaf:
+            return True
+        mine = (t.node_a == place, t.node_b == place)
+        theirs = (t.leaf_a == leaf, t.leaf_b == leaf)
+        if bool((((mine[0] & theirs[1]) | (mine[1] & theirs[0])) & view.slow).any()):
+            return True
+    return not np.size(judged)

@@ -124,7 +124,7 @@ def sticky(view: View, at_a: "Ints", at_b: "Ints", unexplained: "Bools", good: "
 
 
 def seen(
-    view: View, level: Level, part: int, unexplained: "Bools", best: Best, stuck: "dict[str, float]"
+    view: View, level: Level, part: int, *, unexplained: "Bools", best: Best, stuck: "dict[str, float]"
 ) -> Seen | None:
     """The part with its evidence. None: a faster shot across it refutes it, explained by another part though it is, or not enough stands beside it to single it out."""
     import numpy as np
@@ -191,7 +191,7 @@ def _node(view: View, part: int, shots: "Bools", good: Cleared) -> int | None:
     return number if number >= CLEARED and enough else None
 
 
-def _slot(view: View, part: int, shots: "Bools", good: Cleared) -> int | None:
+def _slot(view: View, _part: int, shots: "Bools", good: Cleared) -> int | None:
     """On several nodes of which other slots are fast."""
     import numpy as np
 

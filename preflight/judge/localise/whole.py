@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from preflight.judge.localise.asks import asks_of
+from preflight.judge.localise.blocks import failed_classes
 from preflight.judge.localise.culprits import Words, culprits_of
 from preflight.judge.localise.directions import OneWay, direction_of, one_way_of
 from preflight.judge.localise.engine import Outcome, explain
 from preflight.judge.localise.members import members
 from preflight.judge.localise.merge import merged
-from preflight.judge.localise.notes import environment, notes_of
-from preflight.judge.localise.open_questions import open_questions
+from preflight.judge.localise.notes import between_two_leaves, environment, notes_of
+from preflight.judge.localise.open_questions import fewer, open_questions
 from preflight.judge.localise.reference import (
     LEAST_DEPTH,
     LEAST_DEPTH_UNKNOWN,
@@ -24,7 +25,7 @@ from preflight.judge.localise.reference import (
     noise_of,
     ratios,
 )
-from preflight.judge.localise.resolve import resolved
+from preflight.judge.localise.resolve import behind_others, resolved
 from preflight.judge.localise.rest import Rest, rest_of
 from preflight.judge.localise.table import Table, table_of
 from preflight.judge.localise.view import Scale, view_of
@@ -78,12 +79,16 @@ def localise_shots(ends: Ends, shots: Shots, expected: Mapping[tuple[str, str], 
         return msgspec.structs.replace(empty, unjudged=text, floor=floor)
     judged = _judge_all(grounds, shots)
     found = merged([culprits_of(each.outcome, each.rest, each.words) for each in judged])
+    found += [] if any(c.kind == "class" for c in found) else failed_classes(judged)
     sends = one_way_of(table, {r.route: r.bytes_per_s for r in grounds.references})
-    known = resolved(found, table, judged, grounds)
+    known = resolved(found, judged)
+    known = behind_others(known, judged)
     known = [_directed(culprit, table, sends, grounds.scale.edge) for culprit in known]
     questions = open_questions(judged, known)
     asks = asks_of(known + questions, judged, sends, grounds)
-    everything = environment(grounds, expected, ends) + known + questions
+    everything = environment(grounds, expected, ends) + between_two_leaves(grounds) + known
+    questions, more_notes = fewer(questions)
+    everything += questions
     cleared: set[int] = set()
     for each in judged:
         cleared |= set(each.outcome.good.end.nonzero()[0].tolist())
@@ -91,7 +96,7 @@ def localise_shots(ends: Ends, shots: Shots, expected: Mapping[tuple[str, str], 
         empty,
         culprits=tuple(reasoned(culprit, ends) for culprit in sorted(everything, key=_severity)),
         asks=asks,
-        notes=notes_of(judged, grounds, found),
+        notes=(*notes_of(judged, grounds), *more_notes),
         floor=floor,
         cleared_ends=len(cleared),
     )
