@@ -69,7 +69,7 @@ def _named(culprit: Culprit, found: Localisation) -> Finding:
     return Finding(
         check=NAME,
         subject=subject,
-        verdict=Verdict.FAIL,
+        verdict=Verdict.UNKNOWN if culprit.kind is not None and culprit.confidence == "possible" else Verdict.FAIL,
         observed=culprit.reason,
         expected=_expected(found, culprit),
         remedy=_remedy(culprit, found.ends),
