@@ -236,11 +236,16 @@ def only_slow(incidents: Sequence[Incident], measured: Sequence[Measurement]) ->
     ]
 
 
+_CLOSED = ("closed by peer", "connection reset", "broken pipe")
 _MOST_TELLING = ("no_answer", "crashed", "wrong_data", "error", "timed_out", "not_run")
 
 
-def _vagueness(failure: Failure) -> tuple[bool, int]:
-    return failure.rank is None, _MOST_TELLING.index(failure.kind)
+def _vagueness(failure: Failure) -> tuple[bool, float]:
+    """A connection that the other side closed follows from what the other side tells."""
+    followed = failure.kind == "error" and any(words in failure.text.lower() for words in _CLOSED)
+    return failure.rank is None, _MOST_TELLING.index("timed_out") + 0.5 if followed else _MOST_TELLING.index(
+        failure.kind
+    )
 
 
 def _lost(lost: Mapping[str, TransportError]) -> list[Incident]:

@@ -289,3 +289,12 @@ def test_a_rank_that_alone_gave_no_answer_is_the_one_that_hung(other):
 def test_a_rank_that_hung_in_what_it_does_alone_is_not_merely_slow():
     alone = make_probe((0,), collective="matmul", subject="gpu 0")
     assert merged(outcome(0, probe=alone, failure=at_work(0)), probe=alone).failure.rank == 0
+
+
+def test_a_connection_that_the_other_side_closed_when_its_time_was_over_tells_less_than_the_time_out():
+    late = Failure(kind="timed_out", text="waited in vain", stage="first operation")
+    closed = Failure(kind="error", text="RuntimeError: Connection closed by peer [10.0.0.2]", stage="first operation")
+    for first, second in ((late, closed), (closed, late)):
+        assert merged(outcome(0, failure=first), outcome(2, failure=second)).failure == late
+    broken = Failure(kind="error", text="CUDA error: an illegal memory access was encountered")
+    assert merged(outcome(0, failure=late), outcome(2, failure=broken)).failure == broken
