@@ -29,7 +29,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             check="data_correct",
             subject=m.probe.subject,
             verdict=Verdict.FAIL,
-            observed=_says(m.probe),
+            observed=_says(m.probe, logged=evidence.plan is None and evidence.localisation is not None),
             expected="every element as it was sent or summed",
             remedy="do not train on these; "
             + (f"replace the GPU or NIC of rank {one}" if one is not None else "test its ranks one by one"),
@@ -61,8 +61,10 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _says(probe: Probe) -> str:
-    """What went wrong, in the words of the operation."""
+def _says(probe: Probe, *, logged: bool) -> str:
+    """What went wrong, in the words of the operation; of a run that somebody logged, in those of its log."""
+    if logged:
+        return f"wrong data in a run over {probe.subject}: {probe.size_source}"
     if probe.collective == "matmul":
         return f"rank {probe.ranks[0]} computed a wrong matrix product"
     if probe.collective in ALONE:

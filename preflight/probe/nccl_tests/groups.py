@@ -1,5 +1,6 @@
 """Runs over three nodes or more: the slowest member holds all of them up, so that a fast run clears its nodes and a slow one accuses all the others of its own together."""
 
+from preflight.model.crossing import shortened
 from preflight.model.hostlist import fold
 from preflight.model.localisation import Culprit, Ends, Localisation, RouteReference
 from preflight.model.units import show_rate
@@ -58,7 +59,9 @@ def _culprits(
     }
     common = frozenset.intersection(*(hosts for hosts, _ in slow.values())) - fast
     suspects = {host for hosts, _ in slow.values() for host in hosts} - fast
-    told = f"{len(slow)} runs are slow, {show_rate(observed)} at best of {show_rate(reference)}"
+    over = "; ".join(dict.fromkeys(fold(sorted(hosts)) for hosts, _ in slow.values()))
+    one = len(slow) == 1
+    told = f"{len(slow)} run{'' if one else 's'} {'is' if one else 'are'} slow ({shortened(over)}), {show_rate(observed)} at best of {show_rate(reference)}"
     if len(common) == 1 and suspects == common and len(slow) > 1:
         node = next(iter(common))
         reason = f"{told}; {node} is in each of them and in no fast one, and all their other nodes are in fast ones"
@@ -67,6 +70,6 @@ def _culprits(
         Culprit(kind="node", nodes=(node,), confidence="possible", reason=f"in slow runs of {where}, in no fast one")
         for node in sorted(suspects)
     )
-    whom = fold(sorted(suspects)) if suspects else "no node: each is in a fast run too"
+    whom = fold(sorted(suspects)) if suspects else "no node: each is in a fast run too, so that it is what these have in common, a switch or a way that only they use"
     reason = f"{told}; in slow runs only: {whom}"
     return (Culprit(kind=None, confidence="possible", reason=reason, candidates=candidates[:16], **facts),)  # type: ignore[arg-type]

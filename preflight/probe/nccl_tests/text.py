@@ -17,6 +17,7 @@ from preflight.probe.nccl_tests.lines import (
 from preflight.probe.nccl_tests.run import COLLECTIVES, OTHERS, UNNAMED, Row, Run, Seat
 
 MAX_SEATS, MAX_ROWS, MAX_HINTS = 65536, 4096, 4
+MIXED = "several tests wrote here at once, each with a rank 0 of its own (built without MPI?): whose rows are whose can't be told"
 MAX_LINES_BETWEEN = 4096  # of NCCL's, between the halves of a row
 
 _PROGRAMS = "|".join((*COLLECTIVES, *OTHERS))
@@ -167,8 +168,27 @@ class _Reader:
         real = [part for part in self.parts if part.real]
         if not real:
             real = [part for part in self.parts if part.failure and (self.command or "Test NCCL" in part.failure[2])]
-        for part in real:
+        for part in _unmixed(real):
             yield _run(part, self.source if len(real) == 1 else f"{self.source}:{part.line}", self.folder, self.command)
+
+
+def _unmixed(parts: list[_Part]) -> list[_Part]:
+    """Tests that ran at the same time and wrote into one file lose their rows: nobody can tell whose they are.
+
+    Programs that were built without MPI do that: each process is a rank 0, and prints a table of its own (NVIDIA/nccl-tests issues 27 and 182). One that listed its devices, and has
+    neither rows nor an error, waits for its rows; sizes that come twice in the next table are these.
+    """
+    waiting: list[_Part] = []
+    for part in parts:
+        sizes = [row.size_bytes for row in part.rows]
+        if part.seats and not part.rows and not part.ended and part.failure is None:
+            waiting.append(part)
+        elif sizes:
+            if waiting and len(set(sizes)) < len(sizes):
+                for mixed in (*waiting, part):
+                    mixed.rows, mixed.ended, mixed.bounds, mixed.failure = [], False, None, (0, "error", MIXED)
+            waiting = []
+    return parts
 
 
 def _settings(line: str) -> list[str]:
