@@ -128,9 +128,14 @@ def part_of(culprit: Culprit, ends: Ends) -> Part:
 def _expected(found: Localisation, culprit: Culprit | None = None) -> str:
     floor = found.floor or 0.0
     if culprit is not None and culprit.reference and culprit.reference_bytes_per_s is not None:
-        return f"at least {1 - floor:.0%} of {show_rate(culprit.reference_bytes_per_s)}, {culprit.reference}"
-    shown = "; ".join(f"{show_rate(r.bytes_per_s)} {r.route} ({r.source})" for r in found.references[:4])
+        return f"at least {1 - floor:.0%} of {_rate(culprit.reference_bytes_per_s)}, {culprit.reference}"
+    shown = "; ".join(f"{_rate(r.bytes_per_s)} {r.route} ({r.source})" for r in found.references[:4])
     return f"at least {1 - floor:.0%} of {shown}" if shown else ""
+
+
+def _rate(bytes_per_s: float) -> str:
+    """Slow links in MB/s, so that digits are left."""
+    return show_rate(bytes_per_s) if bytes_per_s >= 1e9 else f"{bytes_per_s / 1e6:.1f} MB/s"
 
 
 def _remedy(culprit: Culprit, ends: Ends) -> str:

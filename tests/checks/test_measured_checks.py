@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preflight.judge.run import run_checks
+from preflight.judge.run import localised, run_checks
 from preflight.model import Evidence, Failure, Finding, Incident, Measurement, Plan, Settings, Verdict
 from preflight.probe.schedule import pair_probe
-from preflight_checks import data_correct, group_busbw, group_contention, pair_outlier, reachable
+from preflight_checks import data_correct, group_busbw, group_contention, reachable, slow_part
 from tests.checks.clusters import HEALTHY, cluster, measured, slow
 
-CHECKS = tuple(m.CHECK for m in (reachable, data_correct, pair_outlier, group_busbw, group_contention))
+CHECKS = tuple(m.CHECK for m in (reachable, data_correct, slow_part, group_busbw, group_contention))
 
 
 def findings(evidence: Evidence) -> tuple[Finding, ...]:
-    return run_checks(CHECKS, evidence)[0]
+    return run_checks(CHECKS, localised(evidence))[0]
 
 
 def failed(evidence: Evidence, check: str | None = None) -> list[str]:
@@ -38,7 +38,7 @@ def test_no_amount_of_noise_makes_a_healthy_cluster_fail(seed, noise, nodes):
 @given(seed=st.integers(0, 10**6), rank=st.integers(0, 15))
 def test_one_slow_rank_is_found_and_nobody_else_is_blamed(seed, rank):
     evidence = cluster(slow(rank), noise=0.005, seed=seed)
-    assert failed(evidence, "pair_outlier") == [f"rank {rank}"] * 2  # inside its node, and between nodes
+    assert failed(evidence, "slow_part") == [f"node{rank // 4} GPU {rank % 4}"]
     assert set(failed(evidence, "group_busbw")) == {f"tp{rank // 4}", f"dp{rank % 4}"}
 
 
@@ -47,19 +47,18 @@ def test_a_slow_node_is_blamed_as_a_node_when_only_its_links_to_others_are_slow(
         crosses = a // 4 != b // 4
         return HEALTHY * (0.5 if crosses and 2 in {a // 4, b // 4} else 1)
 
-    assert failed(cluster(rate), "pair_outlier") == ["node2"]
+    assert failed(cluster(rate), "slow_part") == ["node2"]
 
 
 def test_a_slow_pair_is_blamed_as_a_pair():
     evidence = cluster(lambda a, b: HEALTHY * (0.5 if (a, b) == (1, 5) else 1))
-    assert failed(evidence, "pair_outlier") == ["pair 1-5"]
+    assert failed(evidence, "slow_part") == ["node0 GPU 1 to node1 GPU 1"]
 
 
 def test_a_split_into_two_sets_blames_no_node_and_no_rank():
     """The public 17-node case: every pair within a set is fast, every pair across is slow; no node is bad."""
     evidence = cluster(lambda a, b: HEALTHY * (0.5 if a // 8 != b // 8 else 1), nodes=4)
-    assert failed(evidence, "pair_outlier") == []
-    assert [f.verdict for f in findings(evidence) if f.subject == "pairs between nodes"] == [Verdict.UNKNOWN]
+    assert failed(evidence, "slow_part") == ["node[0-1] to node[2-3]"]
 
 
 def test_a_cluster_that_is_slow_alike_blames_nobody():
@@ -68,9 +67,9 @@ def test_a_cluster_that_is_slow_alike_blames_nobody():
 
 def test_noise_above_the_limit_is_said_and_nothing_is_called_even_where_something_is_slow():
     evidence = cluster(slow(3, factor=0.3), noise=0.3)
-    noisy = [f for f in findings(evidence) if f.check in {"pair_outlier", "group_busbw"}]
+    noisy = [f for f in findings(evidence) if f.check in {"slow_part", "group_busbw"}]
     assert {f.verdict for f in noisy} == {Verdict.WARN}
-    assert all("too noisy to judge" in f.observed for f in noisy)
+    assert all("too noisy" in f.observed for f in noisy)
 
 
 def test_groups_that_share_a_link_are_caught_only_together():

@@ -27,10 +27,12 @@ def localise(ends: Ends, shots: Shots, *, expected: Expected | None = None) -> L
 
 
 def localise_evidence(evidence: Evidence, *, expected: Expected | None = None) -> Localisation | None:
-    """What the measured pairs of a run say. None: there are no pairs. Without a plan, what the evidence already carries is kept."""
+    """What the measured pairs of a run say. None: there are no pairs. Without a plan, what the evidence already carries is kept. `expected` None: the formulas say."""
     if evidence.plan is None or not evidence.measurements:
         return evidence.localisation
-    from preflight.judge.localise.from_evidence import ends_and_shots
+    from preflight.judge.localise.from_evidence import ends_and_shots, expected_rates
 
     asked = ends_and_shots(evidence)
-    return localise(*asked, expected=expected) if asked else None
+    if asked is None:
+        return None
+    return localise(*asked, expected=expected_rates(evidence, *asked) if expected is None else expected)

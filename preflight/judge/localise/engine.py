@@ -109,39 +109,44 @@ class Search(NamedTuple):
 
 
 def _largest(search: Search) -> Explained | None:
+    """The single part, the share of an uplink or the path that explains most; a path between nodes only where nothing else explains anything."""
     view, open_shots = search.view, search.open_shots
-    found: Seen | None = None
-    most = 0
-    for level in search.levels:
-        for number, part in candidates(view, level, open_shots, search.rate):
-            if number <= most:
-                break
-            one = (
-                None
-                if (level.name, part) in search.taken
-                else seen(view, level, part, unexplained=open_shots, best=search.best, stuck=search.stuck)
-            )
-            if one is not None:
-                found, most = one, number
-                break
+    part = _largest_part(search)
+    most = int(part.shots.sum()) if part else 0
     share = None if view.inside else find_share(view, open_shots, search.best, search.rate)
-    if share is not None and int(share.shots.sum()) > WHOLE_FIRST * most and ("share", share.leaf) not in search.taken:
-        found, most = None, int(share.shots.sum())
-    else:
+    taken = share is not None and ("share", share.leaf) in search.taken
+    if share is not None and (taken or int(share.shots.sum()) <= WHOLE_FIRST * most):
         share = None
-    path = _leaf_path(view, open_shots, search.open_failed)
-    unit = "leaf"
-    if path is None and found is None and share is None:
+    most = int(share.shots.sum()) if share else most
+    path, unit = _leaf_path(view, open_shots, search.open_failed), "leaf"
+    if path is None and part is None and share is None:
         path, unit = _node_path(view, open_shots, search.open_failed), "node"
     if path is not None and int(path.shots.sum()) > most:
         return _weighed(view, Explained("path", -1, path, unit, path.shots, path.shots, path.edges, 0.0, called=True))
     if share is not None:
-        one = Explained("share", share.leaf, None, "", share.shots, share.shots, len(share.ends), 0.0, called=True)
-        return _weighed(view, one._replace(share=share))
-    if found is None:
+        ends = len(share.ends)
+        shown = Explained("share", share.leaf, None, "", share.shots, share.shots, ends, 0.0, called=True, share=share)
+        return _weighed(view, shown)
+    if part is None:
         return None
-    one = Explained(found.level, found.part, None, "", found.shots, found.crossing, found.partners, 0.0, called=True)
-    return _weighed(view, one)
+    single = Explained(part.level, part.part, None, "", part.shots, part.crossing, part.partners, 0.0, called=True)
+    return _weighed(view, single)
+
+
+def _largest_part(search: Search) -> Seen | None:
+    found: Seen | None = None
+    most = 0
+    for level in search.levels:
+        for number, part in candidates(search.view, level, search.open_shots, search.rate):
+            if number <= most:
+                break
+            if (level.name, part) in search.taken:
+                continue
+            one = seen(search.view, level, part, unexplained=search.open_shots, best=search.best, stuck=search.stuck)
+            if one is not None:
+                found, most = one, number
+                break
+    return found
 
 
 def _joined(view: View, found: list[Explained], one: Explained, open_shots: "Bools") -> Explained:

@@ -1,5 +1,6 @@
 """Ends and shots of a run: its measured pairs, those of unlike routes inside nodes told apart by what joins the GPUs."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -12,6 +13,7 @@ from preflight.model.measurement import Measurement
 from preflight.model.plan import Plan, Rank
 
 PAIR_OPS = frozenset({"send_recv", "send", "host_to_device", "device_to_host"})
+PAIRS_TRIED = 4  # of one class of routes, for its formula: the pairs of a class are alike
 MIXED_VALUES = 2  # a software fact is a class where it has so many values or more
 
 
@@ -35,6 +37,27 @@ def ends_and_shots(evidence: Evidence) -> tuple[Ends, Shots] | None:
     )
 
 
+def expected_rates(evidence: Evidence, ends: Ends, shots: Shots) -> dict[tuple[str, str], tuple[float, str]]:
+    """(op, route) -> what a formula allows the best of a few of its pairs, and the formula; only where it can be said for certain."""
+    from preflight.judge.localise.table import base_op, table_of
+    from preflight.model.expected_rate import Expectations
+
+    table = table_of(ends, shots)
+    sizes = {m.probe.key: m.probe.size_bytes for m in evidence.measurements or ()}
+    expectations, found, tried = Expectations(evidence), {}, Counter[tuple[str, str]]()
+    for place, route in zip(table.position.tolist(), table.route.tolist(), strict=True):
+        a, b, op = shots.a[place], shots.b[place], shots.op[place]
+        key = (op, table.routes[route])
+        collective = base_op(op)
+        if a == b or tried[key] >= PAIRS_TRIED or (collective not in {"send_recv", "send"}):
+            continue
+        tried[key] += 1
+        one = expectations.of("send" if collective == "send" else "send_recv", (a, b), sizes[shots.key[place]])
+        if one.bytes_per_s is not None and one.firm and one.bytes_per_s > found.get(key, (0.0, ""))[0]:
+            found[key] = (one.bytes_per_s, f"formula: {one.formula}")
+    return found
+
+
 def _is_pair(m: Measurement) -> bool:
     probe = m.probe
     return (
@@ -49,7 +72,9 @@ def _is_pair(m: Measurement) -> bool:
 def _op_names(pairs: list[Measurement], plan: Plan, inventory: Inventory | None) -> list[str]:
     """The collective; inside nodes with the route behind it, where GPUs are joined unlike and every GPU has a pair on every route: that one lacks a route is what to find."""
     placed = plan.placement.ranks
-    routes = {m.probe.ranks: _joined_by(placed, m.probe.ranks, inventory) for m in pairs if len(m.probe.ranks) == 2}
+    routes: dict[tuple[int, ...], str] = {
+        m.probe.ranks: _joined_by(placed, m.probe.ranks, inventory) for m in pairs if len(m.probe.ranks) == 2
+    }
     inside = {ranks: route for ranks, route in routes.items() if placed[ranks[0]].node == placed[ranks[1]].node}
     kinds = set(inside.values())
     everyone = {rank for ranks in inside for rank in ranks}

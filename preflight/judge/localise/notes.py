@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from preflight.judge.localise.table import OTHER_LEAF, SAME_LEAF
+from preflight.judge.localise.table import INSIDE, OTHER_LEAF, SAME_LEAF
+from preflight.judge.localise.words import rate_text
 from preflight.model.localisation import Culprit, Ends
-from preflight.model.units import show_rate
 
 if TYPE_CHECKING:
     from preflight.judge.localise.whole import Grounds, Judged
@@ -47,7 +47,7 @@ def _gaps(grounds: "Grounds") -> list[str]:
         if len(rows) > 1 and rows[0][0] < 0.97 * rows[-1][0]:
             gap = 1 - rows[0][0] / rows[-1][0]
             notes.append(
-                f"{name}: {rows[0][1]} give {show_rate(rows[0][0])}, {gap:.0%} less than {rows[-1][1]} with {show_rate(rows[-1][0])}: a difference between routes, blamed on no part"
+                f"{name}: {rows[0][1]} give {rate_text(rows[0][0])}, {gap:.0%} less than {rows[-1][1]} with {rate_text(rows[-1][0])}: a difference between routes, blamed on no part"
             )
     return notes
 
@@ -78,33 +78,38 @@ def between_two_leaves(grounds: "Grounds") -> list[Culprit]:
                     observed_bytes_per_s=other.bytes_per_s,
                     reference_bytes_per_s=same.bytes_per_s,
                     depth=depth,
-                    reference=f"like peers in this run: {show_rate(same.bytes_per_s)} {t.routes[near]}",
-                    reason=f"every pair between {t.leaves[0]} and {t.leaves[1]} is slow, {show_rate(other.bytes_per_s)}, {1 - depth:.0%} of pairs inside them, where healthy fabrics lose 5 to 12 %: the way between the leaves, or too few uplinks by design",
+                    reference=f"like peers in this run: {rate_text(same.bytes_per_s)} {t.routes[near]}",
+                    reason=f"every pair between {t.leaves[0]} and {t.leaves[1]} is slow, {rate_text(other.bytes_per_s)}, {1 - depth:.0%} of pairs inside them, where healthy fabrics lose 5 to 12 %: the way between the leaves, or too few uplinks by design",
                 )
             )
     return found
 
 
 def environment(grounds: "Grounds", expected: Mapping[tuple[str, str], tuple[float, str]], ends: Ends) -> list[Culprit]:
-    """All routes between nodes alike slow beside the formula, over four nodes or more."""
+    """All routes between nodes, or all inside nodes, alike slow beside the formula, over four nodes or more. One route class that is slow alone is a gap between classes."""
     t, found = grounds.pairs, []
-    for r in grounds.references:
-        op, route = t.ops[r.op], t.routes[r.route]
-        formula = expected.get((op, route))
-        if formula is None or formula[0] <= 0:
+    for inside in (False, True):
+        beside = [
+            (1 - r.bytes_per_s / formula[0], r, formula)
+            for r in grounds.references
+            for formula in (expected.get((t.ops[r.op], t.routes[r.route])),)
+            if formula is not None and formula[0] > 0 and (t.routes[r.route] == INSIDE) == inside
+        ]
+        if not beside or len(ends.nodes) < ALIKE_NODES:
             continue
-        depth = 1 - r.bytes_per_s / formula[0]
-        if depth > max(1 - GATE, grounds.scale.floor) and len(ends.nodes) >= ALIKE_NODES:
+        depth, r, formula = min(beside, key=lambda row: row[0])
+        if depth > max(1 - GATE, grounds.scale.floor):
+            rate, who = rate_text(r.bytes_per_s), "nodes" if ends.whole_nodes else "GPUs"
             found.append(
                 Culprit(
                     kind="environment",
                     confidence="likely",
-                    ops=(op,),
+                    ops=(t.ops[r.op],),
                     observed_bytes_per_s=r.bytes_per_s,
                     reference_bytes_per_s=formula[0],
                     depth=depth,
                     reference=formula[1],
-                    reason=f"{route}: even the best of {r.ends} give {show_rate(r.bytes_per_s)}",
+                    reason=f"{t.routes[r.route]}: even the best of {r.ends} {who} give {rate}, {1 - depth:.0%} of what the hardware allows",
                 )
             )
     return found

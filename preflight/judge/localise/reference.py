@@ -104,11 +104,11 @@ def _centred(rates: "Floats", mode: float, width: float) -> float:
     import numpy as np
 
     logs, centre = np.log(rates), float(np.log(mode))
-    for reach in (4.0, 3.0, 2.5, 2.5):
-        near = logs[np.abs(logs - centre) <= reach * width]
-        if not near.size:
+    for step in range(30):
+        near = logs[np.abs(logs - centre) <= max(4.0 - 0.5 * step, 2.5) * width]
+        before, centre = centre, float(np.median(near)) if near.size else centre
+        if step > 3 and abs(centre - before) < 1e-4:
             break
-        centre = float(np.median(near))
     return float(np.exp(centre))
 
 
@@ -116,7 +116,7 @@ def noise_of(table: Table, ratio: "Floats", references: list[ClassReference]) ->
     """How far repeats of the same probe differ; where few were repeated, also how wide the fast mode is above its centre. None: neither can be told.
 
     Repeats of which one was fast and one slow show a transient, not the noise, unless that happens often; slow ones are what is repeated, so that many may be
-    such. Where many shots are fast, their spread above the centre is a second estimate; both err to the high side, so the smaller counts.
+    such. Where many shots are fast, their spread above the centre is a second estimate.
     """
     import numpy as np
 
@@ -125,8 +125,10 @@ def noise_of(table: Table, ratio: "Floats", references: list[ClassReference]) ->
     number = differences.size
     if number >= FEW_REPEATS:
         value = 1.4826 * float(np.median(np.abs(differences)))
-        firm = wide is not None and above >= MANY_ABOVE
-        return Noise(min(value, wide) if firm and wide is not None else value, f"{number} repeats", number)
+        if wide is not None and above >= MANY_ABOVE:
+            # far above the spread the repeats are those of busy or passing ones, far below it healthy ends differ
+            value = wide if value > 1.5 * wide else max(value, wide)
+        return Noise(value, f"{number} repeats", number)
     if number:
         value = float(np.sqrt(np.mean(differences**2)))
         return Noise(max(value, wide or 0.0) if number < 5 else value, f"{number} repeats", number)

@@ -17,7 +17,7 @@ INSIDE_SHOTS = 2  # slow pairs inside the node that make it the GPU
 def resolved(found: list[Culprit], judged: "list[Judged]") -> list[Culprit]:
     """GPUs and NICs told apart; single ends and nodes of which only one side was seen become questions."""
     both_sides = {culprit.ends for culprit in found if culprit.kind == "gpu"}
-    kept = []
+    kept: list[Culprit] = []
     for culprit in found:
         if culprit.kind == "nic":
             told = _gpu_or_nic(culprit, judged)
@@ -130,8 +130,6 @@ def _equally_slow(one: Culprit, two: Culprit, edge: float) -> bool:
 
 def _tried_with(culprit: Culprit, way: Culprit, judged: "list[Judged]") -> bool:
     """Whether it was slow with an end of that leaf, or is told to be on it."""
-    import numpy as np
-
     for each in judged:
         view = each.outcome.view
         t = view.table
@@ -144,4 +142,4 @@ def _tried_with(culprit: Culprit, way: Culprit, judged: "list[Judged]") -> bool:
         theirs = (t.leaf_a == leaf, t.leaf_b == leaf)
         if bool((((mine[0] & theirs[1]) | (mine[1] & theirs[0])) & view.slow).any()):
             return True
-    return not np.size(judged)
+    return not judged

@@ -25,7 +25,7 @@ class Table(NamedTuple):
     """One entry per shot. `leaf_a`, `leaf_b`: -1 where nobody told. `rate` NaN: it failed. `route`: index into `routes`; `op`: into `ops`."""
 
     ends: Ends
-    index: "Ints"  # position in the shots
+    position: "Ints"  # in the shots
     a: "Ints"
     b: "Ints"
     node_a: "Ints"
@@ -49,7 +49,7 @@ class Table(NamedTuple):
         """The shots of the mask."""
         columns = {
             name: getattr(self, name)[mask]
-            for name in ("index", "a", "b", "node_a", "node_b", "slot_a", "slot_b", "leaf_a", "leaf_b")
+            for name in ("position", "a", "b", "node_a", "node_b", "slot_a", "slot_b", "leaf_a", "leaf_b")
         }
         more = {name: getattr(self, name)[mask] for name in ("op", "route", "rate", "round")}
         return self._replace(**columns, **more)
@@ -59,12 +59,14 @@ class Table(NamedTuple):
         """Which shots went from a to b only."""
         import numpy as np
 
-        return np.isin(self.op, [i for i, op in enumerate(self.ops) if base_op(op) == ONE_WAY])
+        found: Bools = np.isin(self.op, [i for i, op in enumerate(self.ops) if base_op(op) == ONE_WAY])
+        return found
 
     @property
     def alone(self) -> "Bools":
         """Which shots had no partner."""
-        return self.a == self.b
+        found: Bools = self.a == self.b
+        return found
 
     @property
     def inside(self) -> "Bools":
@@ -97,7 +99,7 @@ def table_of(ends: Ends, shots: Shots) -> Table:
     op = np.array([op_number[shots.op[i]] for i in kept], dtype=np.int64)
     table = Table(
         ends=ends,
-        index=index,
+        position=index,
         a=a,
         b=b,
         node_a=node[a],

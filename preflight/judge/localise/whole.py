@@ -103,14 +103,14 @@ def localise_shots(ends: Ends, shots: Shots, expected: Mapping[tuple[str, str], 
 
 
 def _grounds(table: Table) -> Grounds:
-    """References, noise and floor. The noise widens the mode, which moves the reference a little; twice is enough."""
+    """References, noise and floor. The noise widens the mode, which moves the reference a little."""
     import numpy as np
 
     pairs = table.part(~table.one_way & ~table.alone)
     width, noise = MODE_WIDTH, None
     references: list[ClassReference] = []
     ratio = np.zeros(0)
-    for _ in range(2):
+    for _ in range(3):
         references = class_references(pairs, width)
         ratio = ratios(pairs, references)
         noise = noise_of(pairs, ratio, references)

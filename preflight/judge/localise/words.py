@@ -5,6 +5,8 @@ import msgspec
 from preflight.model.localisation import Culprit, Ends
 from preflight.model.units import show_rate
 
+SLOW_LINK = 1e9  # bytes per second
+
 
 def reasoned(culprit: Culprit, ends: Ends) -> Culprit:
     """The culprit with its reason, where it has none."""
@@ -12,6 +14,14 @@ def reasoned(culprit: Culprit, ends: Ends) -> Culprit:
         return culprit
     candidates = tuple(msgspec.structs.replace(c, reason=name_of(c, ends)) for c in culprit.candidates)
     return msgspec.structs.replace(culprit, reason=_reason(culprit), candidates=candidates)
+
+
+def rate_text(bytes_per_s: float) -> str:
+    """As show_rate; slow links in MB/s, so that three digits are left. 12.3e6 -> "12.3 MB/s"."""
+    if bytes_per_s >= SLOW_LINK:
+        return show_rate(bytes_per_s)
+    value = bytes_per_s / 1e6
+    return f"{value:.1f} MB/s" if value >= 10 else f"{value:.2f} MB/s"
 
 
 def name_of(culprit: Culprit, ends: Ends) -> str:
@@ -37,7 +47,7 @@ def _reason(culprit: Culprit) -> str:
     if culprit.failed and culprit.observed_bytes_per_s is None:
         return "every probe across it failed, while its ends are fast with others"
     assert culprit.observed_bytes_per_s is not None
-    figure = f"{show_rate(culprit.observed_bytes_per_s)}, {1 - (culprit.depth or 0.0):.0%} of its peers"
+    figure = f"{rate_text(culprit.observed_bytes_per_s)}, {1 - (culprit.depth or 0.0):.0%} of its peers"
     way = {"both": "", "sending": " sending", "receiving": " receiving"}[culprit.direction]
     return {
         "gpu": f"slow{way} with every partner, on its own node too: {figure}",
