@@ -68,10 +68,13 @@ def random_injections(number: int, seed: int) -> list[Injection]:
 
 def inject(run: Run, injection: Injection) -> bool:
     """Do it to a run that has just been started. Gives whether the victim was still there."""
-    if injection.phase != "starting":
-        run.until_busy(run.find("pf-rank-3"))
-    elif injection.target == "coordinator":
-        run.find("pf-zygote")  # it has come so far that its handlers of signals are in place
+    if injection.phase != "starting" or injection.target == "coordinator":
+        # a coordinator that has a zygote has come so far that its handlers of signals are in place
+        awaited = _find_or_end(run, "pf-zygote" if injection.phase == "starting" else "pf-rank-3")
+        if awaited is None:
+            return False  # the machine is so busy that no worker came up in time, which the run told of
+        if injection.phase != "starting":
+            run.until_busy(awaited)
     pid = until(lambda: _victim(run, injection), 60, f"a {injection.target}") if injection.phase == "starting" else None
     time.sleep(injection.delay_s)
     pid = pid or _victim(run, injection)
@@ -81,6 +84,16 @@ def inject(run: Run, injection: Injection) -> bool:
         _do(pid, injection.kind)
         return True
     return False
+
+
+def _find_or_end(run: Run, name: str) -> int | None:
+    """The process of that name; None: the run ended without one."""
+
+    def seen() -> int | None:
+        return next((pid for pid, comm in run.processes().items() if comm == name), None)
+
+    found = until(lambda: seen() or (0 if run.process.poll() is not None else None), BUDGET_S + 10, name)
+    return int(found) or None
 
 
 def _victim(run: Run, injection: Injection) -> int | None:
