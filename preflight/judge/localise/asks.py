@@ -202,7 +202,7 @@ class Asking:
                 ours = ours if ours.size else np.flatnonzero(of == unit)
                 for side in (path.one, path.other):
                     beyond = np.isin(of, list(side)) & good
-                    for end in ours[np.linspace(0, ours.size - 1, min(2, ours.size)).astype(int)].tolist():
+                    for end in ours[np.linspace(0, ours.size - 1, min(3, ours.size)).astype(int)].tolist():
                         for other in self.partners.among(end, beyond, 1):
                             self.add(end, other, "which of the sets it belongs to", priority=1)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     Ints = NDArray[Any]
     Bools = NDArray[Any]
 
+TYPICAL = 3  # slow shots of a pair of units of a path on average
 FIRM = 4  # slow shots that make one pair of units an edge by itself: transients don't do that
 MOST_SETS = 6
 
@@ -113,8 +114,11 @@ def _sides(edges: Edges) -> Iterable[tuple[frozenset[int], frozenset[int]]]:
     """The connected parts of the slow graph, each with its two sides. Heavy pairs decide first; a light one that contradicts them is a stray, and left out."""
     of: dict[int, int] = {}  # unit -> part
     parts: dict[int, tuple[set[int], set[int]]] = {}
+    heaviest = max(edges.weight.values(), default=0)
     for u, v in sorted(edges.weight, key=lambda pair: -edges.weight[pair]):
-        if not (edges.fast.get(u) and edges.fast.get(v)):
+        least = min(_slow_shots(edges, u), _slow_shots(edges, v))
+        alone = least == 1 and heaviest >= FIRM  # beside firm pairs a single shot may be something passing
+        if alone or not (edges.fast.get(u) and edges.fast.get(v)):
             continue
         for unit in (u, v):
             if unit not in of:
@@ -129,6 +133,10 @@ def _sides(edges: Edges) -> Iterable[tuple[frozenset[int], frozenset[int]]]:
         mine[0].update(first)
         mine[1].update(second)
     yield from ((frozenset(one), frozenset(other)) for one, other in parts.values())
+
+
+def _slow_shots(edges: Edges, unit: int) -> int:
+    return sum(edges.weight[min(unit, v), max(unit, v)] for v in edges.slow.get(unit, ()))
 
 
 def _pruned(edges: Edges, one: frozenset[int], other: frozenset[int]) -> tuple[frozenset[int], frozenset[int]] | None:
@@ -186,7 +194,8 @@ def _path(edges: Edges, sides: tuple[frozenset[int], frozenset[int]], units: Uni
     between = [(u, v) for u, v in edges.weight if (u in one and v in other) or (v in one and u in other)]
     firm = sum(edges.weight[pair] >= FIRM for pair in between)
     cyclic = len(between) >= len(one) + len(other) and min(len(one), len(other)) >= 2
-    if not (cyclic or (firm and 2 * firm >= len(between))):
+    weight = sum(edges.weight[pair] for pair in between)
+    if not (cyclic or (firm and weight >= TYPICAL * len(between))):
         return None
     kept = tuple(_in_company(edges, side) if units.by_company else side for side in sides)
     if not all(kept):
