@@ -1,8 +1,9 @@
 """Each GPU computes, and copies from and to its host, as fast as its peers.
 
 A slow GPU holds up every collective as a slow link does, and no test between GPUs tells the two apart. So each rank does a short matrix product and copies by itself, and is compared
-with the GPUs of the same product: one below 90 % of their upper median (the middle value, the higher one of two) is slow. Where all GPUs of a node are, the node is to blame (its cooling, its
-power, its PCIe). Clocks and the reasons why they are held down are told where they were read. Without GPUs it is the processors that are compared, and nobody is blamed.
+with the GPUs of the same product: one that is below 90 % of their upper median (the middle value, the higher one of two) each time is slow. One slow probe blames nobody: each is made twice, and of
+GPUs that are slow so often again that chance alone would blame less than a thousandth of a GPU (preflight/model/gpu_rates.py). Where all GPUs of a node are slow, the node is to blame (its cooling,
+its power, its PCIe). Clocks and the reasons why they are held down are told where they were read. Without GPUs it is the processors that are compared, and nobody is blamed.
 
 Source: DLRover's network check does the same before it looks at links (500 matrix products). Limit: like GPUs of one cluster stay within a few
 per cent of one another; 10 % is what the other comparisons of this program take (a healthy H100 cluster stayed within 4 %). Noise: preflight/model/noise.py.
@@ -12,151 +13,129 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from preflight.model import Check, Clocks, Evidence, Finding, Gpu, GpuAround, Measurement, Node, Part, Plan, Verdict
-from preflight.model.bandwidth import ALONE
+from preflight.model.gpu_rates import LEAST_PEERS, SHORTFALL, Like, Own, alike, alone_of, products_of
 from preflight.model.hostlist import fold_numbers
-from preflight.model.measurement import median
-from preflight.model.noise import TOO_NOISY_REMEDY, relative_noise, upper_median, why_too_noisy
+from preflight.model.noise import TOO_NOISY_REMEDY, why_too_noisy
 from preflight.model.per_gpu import gpu_name, gpu_part
 from preflight.model.units import show_rate
 
 NAME = "gpu_speed"
-LIMITS = {"shortfall": 0.10, "least_peers": 3.0}
+LIMITS = {"shortfall": SHORTFALL, "least_peers": float(LEAST_PEERS)}
 OPS = {"matmul": "matrix product", "host_to_device": "copies to the GPU", "device_to_host": "copies from the GPU"}
 _NO_REASON = {"idle", "application clocks", "display clocks"}  # NVML's reasons that don't hold a busy GPU down
 
 
-class _Own(NamedTuple):
-    """One rank's figures of one operation: `rates` per second, one for each repeat."""
-
-    rank: int
-    rates: tuple[float, ...]
-
-    @property
-    def typical(self) -> float:
-        return median(self.rates)
-
-
 class _Slow(NamedTuple):
-    """A rank that is slow in one operation."""
+    """A rank that is slow in one operation each time. `sure`: often enough that it is no chance."""
 
     rank: int
     op: str
-    share: float
     text: str
     key: str
-
-
-class _Like(NamedTuple):
-    """The ranks that did the same on GPUs of one product."""
-
-    op: str
-    product: str
-    own: tuple[_Own, ...]
-    noise: float | None
-    reference: float
-
-    @property
-    def name(self) -> str:
-        return f"{OPS[self.op]}, {self.product}" if self.product else OPS[self.op]
-
-    @property
-    def seen(self) -> str:
-        slowest = min(self.own, key=lambda own: own.typical)
-        return f"slowest rank {slowest.rank} at {_show(self.op, slowest.typical)}, {slowest.typical / self.reference:.0%} of {_show(self.op, self.reference)}"
+    sure: bool
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
     """For each product and operation: the slow GPUs, or one PASS; one finding for all processors where there are no GPUs."""
     assert evidence.plan is not None
     assert evidence.measurements is not None
-    alone = [m for m in evidence.measurements if m.probe.collective in ALONE and len(m.probe.ranks) == 1]
+    alone = alone_of(evidence.measurements)
     limits = evidence.limits(NAME, LIMITS)
-    found = _gpus(evidence)
+    shortfall = limits["shortfall"]
     slow: list[_Slow] = []
-    for like in _alike(alone, found):
-        expected = f"at least {1 - limits['shortfall']:.0%} of {_show(like.op, like.reference)}, the upper median of {len(like.own)} {'GPUs' if like.product else 'ranks'}"
-        noisy = why_too_noisy(like.noise, limits["shortfall"])
+    for like in alike(alone, products_of(evidence.plan, evidence.inventory)):
+        noisy = why_too_noisy(like.noise, shortfall)
         few = len(like.own) - 1 < limits["least_peers"]
-        behind = [own for own in like.own if own.typical < (1 - limits["shortfall"]) * like.reference]
+        behind = like.slow(shortfall)
         if few or noisy or not behind or evidence.settings.backend == "gloo":
-            yield _of_all(like, few=few, noisy=noisy, behind=behind, expected=expected)
-            continue
-        slow += [
-            _Slow(
-                own.rank,
-                like.op,
-                own.typical / like.reference,
-                f"{OPS[like.op]} {_show(like.op, own.typical)}, {own.typical / like.reference:.0%} of {len(like.own) - 1} peers' {_show(like.op, like.reference)}",
-                _key(alone, own.rank, like.op),
-            )
-            for own in behind
-        ]
-    yield from _blamed(slow, alone, evidence.plan, found, limits["shortfall"])
+            yield _of_all(like, few=few, noisy=noisy, behind=behind, shortfall=shortfall)
+        else:
+            slow += _slow(like, behind, shortfall)
+    found = _gpus(evidence, {each.rank for each in slow})
+    yield from _blamed([each for each in slow if each.sure], alone, evidence.plan, found, shortfall)
+    yield from _unsure([each for each in slow if not each.sure], evidence.plan, found, shortfall)
 
 
-def _gpus(evidence: Evidence) -> dict[int, tuple[Node, Gpu]]:
-    """Rank -> its node and GPU, where both are known."""
+def _slow(like: Like, behind: Sequence[Own], shortfall: float) -> Iterator[_Slow]:
+    needed = like.repeats_needed(shortfall)
+    low, probes = like.held_up(shortfall)
+    others = f"; {low} of {probes} probes here were slow and not again" if low else ""
+    for own in behind:
+        best = max(own.rates)
+        times = "once" if len(own.rates) == 1 else f"{len(own.rates)} times, {len(own.rates)} slow"
+        text = f"{OPS[like.op]} {_show(like.op, own.typical)}, {own.typical / like.reference:.0%} of {len(like.own) - 1} peers' {_show(like.op, like.reference)}"
+        text += f" (measured {times}; at best {best / like.reference:.0%}{others})"
+        yield _Slow(own.rank, like.op, text, own.key, len(own.rates) >= needed)
+
+
+def _seen(like: Like, shortfall: float) -> str:
+    slowest = min(like.own, key=lambda own: own.typical)
+    text = f"slowest rank {slowest.rank} at {_show(like.op, slowest.typical)}, {slowest.typical / like.reference:.0%} of {_show(like.op, like.reference)}"
+    low, probes = like.held_up(shortfall)
+    return f"{text}; {low} of {probes} probes were slow and not again" if low else text
+
+
+def _name(like: Like) -> str:
+    return f"{OPS[like.op]}, {like.product}" if like.product else OPS[like.op]
+
+
+def _gpus(evidence: Evidence, ranks: set[int]) -> dict[int, tuple[Node, Gpu]]:
+    """Of these ranks those of which node and GPU are known."""
     assert evidence.plan is not None
     nodes = {node.name: node for node in evidence.inventory.nodes} if evidence.inventory else {}
     found: dict[int, tuple[Node, Gpu]] = {}
-    for rank in evidence.plan.placement.ranks:
+    for number in ranks:
+        rank = evidence.plan.placement.ranks[number]
         node = nodes.get(rank.node)
         gpu = next((g for g in (node.gpus or () if node else ()) if g.uuid and g.uuid == rank.gpu_uuid), None)
         if node is not None and gpu is not None:
-            found[rank.rank] = (node, gpu)
+            found[number] = (node, gpu)
     return found
-
-
-def _alike(alone: Sequence[Measurement], gpus: Mapping[int, tuple[Node, Gpu]]) -> Iterator[_Like]:
-    """The measurements that may be compared: the same operation and size on the same product."""
-    sorted_out: dict[tuple[str, str, int, int], dict[int, list[Measurement]]] = {}
-    for m in alone:
-        if m.duration_s and not m.failure and m.data_correct is not False:
-            rank = m.probe.ranks[0]
-            product = (gpus[rank][1].name or "") if rank in gpus else ""
-            kind = (m.probe.collective, product, m.probe.size_bytes, m.probe.flops)
-            sorted_out.setdefault(kind, {}).setdefault(rank, []).append(m)
-    for (op, product, _, flops), by_rank in sorted_out.items():
-        own = tuple(
-            _Own(rank, tuple(_rate(m.duration_s, m, flops) for m in measured)) for rank, measured in by_rank.items()
-        )
-        noise = relative_noise([one.rates for one in own])
-        if noise is None:  # each measured once: its own windows are the repeats
-            noise = relative_noise([m.slowest_s for measured in by_rank.values() for m in measured])
-        yield _Like(op, product, own, noise, upper_median(one.typical for one in own))
-
-
-def _rate(duration_s: float | None, measured: Measurement, flops: int) -> float:
-    """Operations per second of a product, bytes per second of a copy."""
-    assert duration_s
-    return (flops or measured.probe.size_bytes) / duration_s
 
 
 def _show(op: str, rate: float) -> str:
     return f"{rate / 1e12:.3g} TFLOP/s" if op == "matmul" else show_rate(rate)
 
 
-def _key(alone: Sequence[Measurement], rank: int, op: str) -> str:
-    return next(m.probe.key for m in alone if m.probe.ranks == (rank,) and m.probe.collective == op)
-
-
-def _of_all(like: _Like, *, few: bool, noisy: str | None, behind: Sequence[_Own], expected: str) -> Finding:
+def _of_all(like: Like, *, few: bool, noisy: str | None, behind: Sequence[Own], shortfall: float) -> Finding:
     """What is said of all of them together, and blames nobody."""
-    count = f"{len(like.own)} {'GPUs' if like.product else 'ranks'}"
+    what = "GPUs" if like.product else "ranks"
     if few:
-        text = f"{count} measured, {_show(like.op, like.reference)} at best: too few to tell a slow one from a fast one"
-        return Finding(check=NAME, subject=like.name, verdict=Verdict.SKIP, observed=text)
+        text = f"{len(like.own)} {what} measured, {_show(like.op, like.reference)} at best: too few to tell a slow one from a fast one"
+        return Finding(check=NAME, subject=_name(like), verdict=Verdict.SKIP, observed=text)
+    verdict, remedy = Verdict.WARN, ""
     if noisy:
-        observed, remedy = f"{noisy}; {like.seen}", TOO_NOISY_REMEDY
+        observed, remedy = f"{noisy}; {_seen(like, shortfall)}", TOO_NOISY_REMEDY
     elif behind:  # processors of a machine that other work shares
-        observed = f"ranks {fold_numbers(sorted(own.rank for own in behind))} are slow; {like.seen}"
+        observed = f"ranks {fold_numbers(sorted(own.rank for own in behind))} are slow; {_seen(like, shortfall)}"
         remedy = "look at what else runs there, at the cores that each rank may use, and at the governor of the clock"
     else:
-        text = f"{count} alike; {like.seen}"
-        return Finding(check=NAME, subject=like.name, verdict=Verdict.PASS, observed=text, expected=expected)
+        verdict, observed = Verdict.PASS, f"{len(like.own)} {what} alike; {_seen(like, shortfall)}"
     return Finding(
-        check=NAME, subject=like.name, verdict=Verdict.WARN, observed=observed, expected=expected, remedy=remedy
+        check=NAME,
+        subject=_name(like),
+        verdict=verdict,
+        observed=observed,
+        expected=f"at least {1 - shortfall:.0%} of {_show(like.op, like.reference)}, the upper median of {len(like.own)} {what}",
+        remedy=remedy,
     )
+
+
+def _unsure(
+    slow: Sequence[_Slow], plan: Plan, gpus: Mapping[int, tuple[Node, Gpu]], shortfall: float
+) -> Iterator[Finding]:
+    """GPUs that were slow each time, and not often enough to say that it is no chance."""
+    for rank in dict.fromkeys(each.rank for each in slow):
+        name, _ = _named(rank, plan.placement.ranks[rank].node, gpus.get(rank))
+        yield Finding(
+            check=NAME,
+            subject=name,
+            verdict=Verdict.UNKNOWN,
+            observed=f"{'; '.join(each.text for each in slow if each.rank == rank)}: too few probes to tell a slow GPU from something passing",
+            expected=f"at least {1 - shortfall:.0%} of the upper median of the GPUs of the same product",
+            remedy="run again, with a larger --budget: it is measured again then",
+            evidence=tuple(each.key for each in slow if each.rank == rank),
+        )
 
 
 def _blamed(
@@ -167,15 +146,22 @@ def _blamed(
     shortfall: float,
 ) -> Iterator[Finding]:
     """One finding for each slow GPU, or for a node all of whose GPUs are slow alike."""
-    placed = {rank.rank: rank for rank in plan.placement.ranks}
+    if not slow:
+        return
+    placed = plan.placement.ranks
     measured = {m.probe.ranks[0] for m in alone if m.samples}
-    by_rank = {rank: [each for each in slow if each.rank == rank] for rank in dict.fromkeys(each.rank for each in slow)}
+    by_rank: dict[int, list[_Slow]] = {}
+    for each in slow:
+        by_rank.setdefault(each.rank, []).append(each)
     by_node: dict[str, list[int]] = {}
     for rank in by_rank:
         by_node.setdefault(placed[rank].node, []).append(rank)
+    on_node: dict[str, set[int]] = {}
+    for rank in measured:
+        on_node.setdefault(placed[rank].node, set()).add(rank)
     expected = f"at least {1 - shortfall:.0%} of the upper median of the GPUs of the same product"
     for node, ranks in by_node.items():
-        mates = {rank for rank in measured if placed[rank].node == node}
+        mates = on_node[node]
         ops = [{each.op for each in by_rank[rank]} for rank in ranks]
         common = set.intersection(*ops)
         if len(mates) > 1 and mates == set(ranks) and common:
@@ -235,7 +221,7 @@ CHECK = Check(
     name=NAME,
     claim="Each GPU computes, and copies from and to its host, as fast as its peers.",
     why="One slow GPU holds up every step of the whole job, and looks like a slow network.",
-    source="peers of the same product in the same run: at least 90 % of their upper median; robust statistics in preflight/model/noise.py",
+    source="peers of the same product in the same run: at least 90 % of their upper median in one of the repeats; repeats by preflight/model/gpu_rates.py, noise by preflight/model/noise.py",
     remedy="look at clocks, power limit, temperature and PCIe link of the GPU that is named, and keep the job off it until then",
     uses=("plan", "measurements"),
     judge=judge,

@@ -23,6 +23,7 @@ from preflight.fleet.topology import known_topology
 from preflight.fleet.world import World
 from preflight.model import Coverage, Evidence, Inventory, Settings
 from preflight.model.ends import ends_of
+from preflight.model.gpu_rates import asks_of_slow
 from preflight.model.localisation import Ask
 from preflight.plan.build import build_plan
 from preflight.plan.profiles import profiles_of
@@ -111,14 +112,16 @@ class Coordinator:
         await Probing(state, self.agenda, self._asks).run()
 
     async def _asks(self) -> Sequence[Ask]:
-        """What the localiser wants to know next, given what was measured so far. A localiser that breaks asks for nothing; the judge will tell of it."""
+        """What the localiser wants to know next, given what was measured so far, and repeats of GPUs that are slow by themselves. A localiser that breaks asks for nothing; the judge will
+        tell of it.
+        """
         evidence = self._evidence()
 
         def asks() -> tuple[Ask, ...]:
             from preflight.judge.localise import localise_evidence
 
             found = localise_evidence(evidence)
-            return found.asks if found else ()
+            return (*asks_of_slow(evidence), *(found.asks if found else ()))
 
         try:
             return await in_daemon_thread(asks)

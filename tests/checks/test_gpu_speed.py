@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from preflight.model import Clocks, Evidence, Failure, GpuAround, Measurement, Probe, Samples, Settings, Verdict
+from preflight.model.gpu_rates import asks_of_slow
 from preflight_checks.gpu_speed import CHECK
 from tests.builders import make_gpu, make_inventory, make_plan, uuids_of
 from tests.checks.clusters import said
@@ -101,7 +102,7 @@ def test_clocks_and_what_held_them_down_are_told():
 
 def test_a_node_all_of_whose_gpus_are_slow_is_blamed_as_one():
     slow = {rank: {"host_to_device": 0.5} for rank in range(4)}
-    [finding] = said(CHECK, machines(slow, nodes=4), Verdict.FAIL)
+    [finding] = said(CHECK, machines(slow, nodes=4, repeats=3), Verdict.FAIL)
     assert (finding.blames.kind, finding.blames.name) == ("node", "node0")
 
 
@@ -148,3 +149,76 @@ def test_what_failed_or_was_wrong_is_left_to_others():
     assert {f.verdict for f in said(CHECK, msgspec.structs.replace(evidence, measurements=tuple(broken)))} == {
         Verdict.PASS
     }
+
+
+# --- one slow probe is none ---
+
+
+def with_rates(evidence, rates):
+    """`rates`: (rank, repeat) -> share of what the matrix product gave there; others stay."""
+    changed = []
+    for m in evidence.measurements:
+        share = rates.get((m.probe.ranks[0], m.probe.repeat), 1.0) if m.probe.collective == "matmul" else 1.0
+        samples = tuple(
+            msgspec.structs.replace(s, durations_s=tuple(d / share for d in s.durations_s)) for s in m.samples
+        )
+        changed.append(msgspec.structs.replace(m, samples=samples))
+    return msgspec.structs.replace(evidence, measurements=tuple(changed))
+
+
+def test_one_slow_probe_of_two_blames_nobody_and_is_told():
+    found = said(CHECK, with_rates(machines(), {(5, 0): 0.6}))
+    assert {f.verdict for f in found} == {Verdict.PASS}
+    assert any("1 of 16 probes were slow and not again" in f.observed for f in found)
+
+
+def test_a_gpu_that_was_measured_once_and_slow_is_unknown():
+    [finding] = said(CHECK, machines({5: {"matmul": 0.6}}, repeats=1), Verdict.UNKNOWN, Verdict.FAIL)
+    assert (finding.verdict, finding.blames) == (Verdict.UNKNOWN, None)
+    assert "too few probes to tell a slow GPU from something passing" in finding.observed
+    assert "measured once" in finding.observed
+
+
+def test_where_probes_are_often_held_up_two_slow_ones_are_not_enough_and_a_third_is_asked_for():
+    evidence = machines({5: {"matmul": 0.6}}, nodes=4)
+    often = with_rates(evidence, {(0, 0): 0.6, (9, 1): 0.7, (12, 0): 0.8})
+    assert not said(CHECK, often, Verdict.FAIL)
+    [finding] = said(CHECK, often, Verdict.UNKNOWN)
+    assert "3 of 32 probes here were slow and not again" in finding.observed
+    asks = asks_of_slow(often)
+    assert {(ask.a, ask.b, ask.op) for ask in asks} == {(5, 5, "matmul")}
+    rng = random.Random(1)
+    more = [alone(5, "matmul", 0.6 * 700e12, rng, repeat=2 + n) for n in range(len(asks))]
+    repeated = msgspec.structs.replace(often, measurements=(*often.measurements, *more))
+    assert [f.subject for f in said(CHECK, repeated, Verdict.FAIL)] == ["node1 GPU 1 (GPU-node1-1)"]
+    assert not asks_of_slow(repeated)
+    good = [alone(5, "matmul", 700e12, rng, repeat=2)]
+    assert not said(CHECK, msgspec.structs.replace(often, measurements=(*often.measurements, *good)), Verdict.FAIL)
+
+
+def test_nothing_is_asked_again_of_gpus_that_are_alike_nor_of_processors():
+    assert not asks_of_slow(machines())
+    assert not asks_of_slow(machines({5: {"matmul": 0.5}}, backend="gloo"))
+
+
+def test_probes_that_are_held_up_at_random_blame_no_gpu_and_a_slow_gpu_is_named_all_the_same():
+    """40 fleets of 128 GPUs, 1 % of their probes 10 to 50 % slow; one GPU 30 % slow in every other fleet. What is asked for is measured, as a run does."""
+    evidence = machines(nodes=16, gpus=8, repeats=1)
+    named = 0
+    for seed in range(40):
+        rng = random.Random(seed)
+        slow = 37 if seed % 2 else None
+
+        def probe(rank, op, repeat, rng=rng, slow=slow):
+            share = 1 - rng.uniform(0.1, 0.5) if rng.random() < 0.01 else 1.0
+            share *= 0.7 if (rank, op) == (slow, "matmul") else 1.0
+            return alone(rank, op, HEALTHY[op] * share, rng, repeat=repeat, noise=0.015)
+
+        found = [probe(rank, op, repeat) for repeat in range(2) for rank in range(128) for op in HEALTHY]
+        for _ in range(2):
+            asks = asks_of_slow(msgspec.structs.replace(evidence, measurements=tuple(found)))
+            found += [probe(ask.a, ask.op, 2 + place) for place, ask in enumerate(asks)]
+        blamed = said(CHECK, msgspec.structs.replace(evidence, measurements=tuple(found)), Verdict.FAIL)
+        assert [f.subject for f in blamed] == ([] if slow is None else ["node4 GPU 5 (GPU-node4-5)"]), seed
+        named += len(blamed)
+    assert named == 20

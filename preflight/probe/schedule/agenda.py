@@ -1,6 +1,6 @@
 """What is left to do in a run, the most telling first. Pure: no clock; the coordinator says what is left of the budget and what rounds cost.
 
-Order: each GPU by itself; pairs inside nodes, then of tensor-parallel groups that leave theirs; the first rounds between nodes and a repetition, from which the localiser learns the
+Order: each GPU by itself, twice; pairs inside nodes, then of tensor-parallel groups that leave theirs; the first rounds between nodes and a repetition, from which the localiser learns the
 noise. Then it is judged. What the localiser asks for comes next; groups alone (one for each set of nodes) and together, at a large size and at the plan's own, mixed, skewed; on few
 nodes, unlike slots; repetitions; the other groups alone; the rest of the tournament, after each further five rounds of which it is judged again.
 

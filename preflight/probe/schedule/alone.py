@@ -9,6 +9,7 @@ ALONE_OPS: dict[str, tuple[Collective, ...]] = {
     "nccl": ("matmul", "host_to_device", "device_to_host"),
     "gloo": ("matmul",),
 }
+ALONE_REPEATS = 2
 # side n of the square product, 2 n^3 operations: 1.1e12 keeps an H100 busy for 1.5 ms, with matrices (134 MB each in bf16) beyond its L2 cache of 50 MB;
 # 2.7e8 are some milliseconds of one CPU core
 MATMUL_SIDE = {"nccl": 8192, "gloo": 512}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from preflight.model import Group, Plan
 from preflight.model.localisation import Ends
-from preflight.probe.schedule.alone import ALONE_OPS, alone_probe
+from preflight.probe.schedule.alone import ALONE_OPS, ALONE_REPEATS, alone_probe
 from preflight.probe.schedule.axes import Message, messages_of, weight_of
 from preflight.probe.schedule.groups import MIXED_ROLES, alone_rounds, group_round, mixed_groups
 from preflight.probe.schedule.pair_stages import Rounds, inside_groups, inside_nodes, unlike_slots
@@ -62,8 +62,8 @@ class Stages:
         self._alone = {axis: alone_rounds(plan, ends, axis, share_machine=share_machine) for axis in plan.timed_axes}
 
     def gpus(self) -> Iterator[Stage]:
-        """What each GPU does by itself, all at once."""
-        for op in ALONE_OPS[self.backend]:
+        """What each GPU does by itself, all at once; then all of it again, since one slow probe says nothing of a GPU."""
+        for op in ALONE_REPEATS * ALONE_OPS[self.backend]:
             probes = tuple(alone_probe(rank, op, self.backend) for rank in range(len(self.ends.node)))
             yield Stage(op, 1, lambda _, probes=probes: probes)  # type: ignore[misc]
 

@@ -100,9 +100,13 @@ def test_with_time_for_everything_all_is_covered_each_rank_once_in_a_round_and_e
 def test_gpus_come_first_then_their_nodes_then_five_rounds_between_nodes_then_groups():
     plan = plan_of({"nodes": 12, "gpus_per_node": 4, "tp": 4, "dp": 12})
     agenda = Agenda(plan, "nccl", ends_on_leaves(plan, 4))
-    rounds = drain(agenda, most=16)
-    assert [probes[0].collective for probes in rounds[:3]] == ["matmul", "host_to_device", "device_to_host"]
-    assert all(len(probes) == 48 for probes in rounds[:3])
+    rounds = drain(agenda, most=19)
+    assert [probes[0].collective for probes in rounds[:6]] == [
+        *("matmul", "host_to_device", "device_to_host"),
+    ] * 2
+    assert [probes[0].repeat for probes in rounds[:6]] == [0, 0, 0, 1, 1, 1]
+    assert all(len(probes) == 48 for probes in rounds[:6])
+    rounds = rounds[3:]
     assert all(len(probes) == 24 for probes in rounds[3:12])
     node = [{rank // 4 for rank in probe.ranks} for probes in rounds for probe in probes]
     assert all(len(nodes) == 1 for nodes in node[: 3 * 48 + 3 * 24])
@@ -234,10 +238,10 @@ def _across(ends: Ends, pair: tuple[int, ...]) -> bool:
 def test_a_round_that_was_given_and_not_run_is_given_again_by_the_next_run():
     plan = plan_of({"nodes": 12, "gpus_per_node": 1, "tp": 1, "dp": 12})
     agenda = Agenda(plan, "gloo", ends_of(plan))
-    drain(agenda, most=3)  # the matrix product and two rounds between nodes
+    drain(agenda, most=4)  # the matrix product twice, and two rounds between nodes
     lost = agenda.next_round(100.0) or ()
     again = Agenda(plan, "gloo", ends_of(plan), position=agenda.position)
-    drain(again, most=1)
+    drain(again, most=2)
     assert again.next_round(100.0) == lost
     assert again.coverage([]).scan == "2 of 11 rounds before, none of them now"
 
@@ -266,7 +270,10 @@ def test_experts_are_also_timed_with_one_of_them_in_demand():
 def test_a_single_rank_is_timed_by_itself_only():
     plan = plan_of(PLANS[0])
     rounds = drain(Agenda(plan, "gloo", ends_of(plan)))
-    assert [[probe.key for probe in probes] for probes in rounds] == [["gpu 0 matmul alone 0"]]
+    assert [[probe.key for probe in probes] for probes in rounds] == [
+        ["gpu 0 matmul alone 0"],
+        ["gpu 0 matmul alone 1"],
+    ]
 
 
 def test_figures_of_failed_probes_and_of_pairs_beyond_the_plan_cover_nothing():
