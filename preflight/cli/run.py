@@ -1,8 +1,6 @@
 """`preflight run`: the whole pipeline."""
 
-import contextlib
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,17 +9,13 @@ import click
 from preflight.cli.exit import ExitStyle, exit_code
 from preflight.cli.output import Format, exit_style_option, format_option, print_report
 from preflight.cli.progress import progress_bar
-from preflight.errors import UsageError, WorldError
-from preflight.formats import write_atomically
-from preflight.model import to_json
-from preflight.model.units import parse_seconds
+from preflight.cli.run_folder import make_folder, read_budget, write_report
+from preflight.errors import UsageError
 
 if TYPE_CHECKING:
     from preflight.fleet.local import Address
-    from preflight.model import Report
 
 DEFAULT_PORT = 9947  # unassigned with IANA, outside the ports that Prometheus exporters use
-SHORTEST_BUDGET_S = 30.0  # importing torch takes 2 to 8 s on a busy machine, ending 8 s; the rest measures something
 
 
 @click.command(name="run")
@@ -46,6 +40,13 @@ SHORTEST_BUDGET_S = 30.0  # importing torch takes 2 to 8 s on a busy machine, en
     help="Remember in FILE how far the scan over all pairs of these nodes has come, and go on there next time.",
     metavar="FILE",
 )
+@click.option(
+    "--baseline",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="REPORT",
+    help="Compare with this earlier report.json of the same nodes too; three or more tell a drop. May be given several times.",
+)
 @format_option
 @exit_style_option
 def command(
@@ -57,6 +58,7 @@ def command(
     backend: str | None,
     out: Path | None,
     state: Path | None,
+    baseline: tuple[Path, ...],
     format_: Format,
     exit_style: ExitStyle,
 ) -> int:
@@ -71,6 +73,7 @@ def command(
     from preflight.plan.planfile import read_job
     from preflight.plan.rules import check_rules
     from preflight.registry import load_checks
+    from preflight.report.document import load_report
 
     if hosts is not None and not hosts.strip():
         raise UsageError("--hosts is empty: is a variable not set?")
@@ -80,15 +83,16 @@ def command(
         )
     if hosts is not None and key_file is None:
         raise UsageError("--hosts needs --key-file: agents answer only to those who have their key")
-    budget_s = _budget(budget)
+    budget_s = read_budget(budget)
     job = read_job(plan)
     checks = load_checks()
     check_rules(job.source, job.rules, {check.name: check.limits for check in checks})
     if state is not None and not state.parent.is_dir():
         raise UsageError(f"--state {state}: there is no folder {state.parent}")
     memory = Memory(state) if state is not None else None
+    earlier = [load_report(path) for path in baseline]
     if out is not None:
-        _make_folder(out)
+        make_folder(out)
     with Interruptions() as interruptions:  # until the report is out
         with progress_bar() as progress:
             report = run(
@@ -102,23 +106,12 @@ def command(
                 key=read_key(key_file) if key_file else None,
                 interruptions=interruptions,
                 memory=memory,
+                earlier=earlier,
             )
         if out is not None:
-            _write(report, out)
+            write_report(report, out)
         print_report(report, format_)
     return exit_code(report.answer, report.findings, exit_style)
-
-
-def _budget(text: str) -> float:
-    try:
-        budget_s = parse_seconds(text)
-    except ValueError as error:
-        raise UsageError(f"--budget {error}; give for example 60s or 5m") from error
-    if budget_s < SHORTEST_BUDGET_S:
-        raise UsageError(
-            f"--budget {text}: starting and ending workers alone takes 10 to 20 s; give at least {SHORTEST_BUDGET_S:.0f}s"
-        )
-    return budget_s
 
 
 def _local(text: str) -> tuple[int, int]:
@@ -147,26 +140,3 @@ def parse_hosts(text: str) -> "tuple[Address, ...]":
     if doubled:
         raise UsageError(f"--hosts names {', '.join(sorted(doubled))} more than once")
     return tuple(addresses)
-
-
-def _make_folder(out: Path) -> None:
-    """Before measuring, so that a folder that can't be written to costs no measurement."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {out}: {error.strerror}") from error
-    write_atomically(out / ".writable", b"")
-    (out / ".writable").unlink(missing_ok=True)
-
-
-def _write(report: "Report", out: Path) -> None:
-    """A file that can't be written is said, and changes no verdict: the report is printed all the same."""
-    from preflight.report.prometheus import metrics_text
-
-    files: dict[str, bytes | str] = {"report.json": to_json(report), "preflight.prom": metrics_text(report)}
-    for name, content in files.items():
-        try:
-            write_atomically(out / name, content)
-        except WorldError as error:
-            with contextlib.suppress(OSError):  # standard error may be on the same full disk
-                print(f"preflight: {error}", file=sys.stderr, flush=True)

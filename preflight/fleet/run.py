@@ -7,8 +7,11 @@ import platform
 import secrets
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
 
 from preflight import __version__
 from preflight.errors import ConfigError, UsageError, WorldError
@@ -20,8 +23,9 @@ from preflight.fleet.memory import Memory
 from preflight.fleet.task import Outcome, Progress, Request
 from preflight.fleet.world import World
 from preflight.formats import readable
-from preflight.judge.run import judge
-from preflight.model import Check, Environment, Job, Report
+from preflight.judge.run import judge, localised
+from preflight.model import Check, Environment, Evidence, Job, Report
+from preflight.model.baseline import baseline_of
 from preflight.model.position import Position
 
 # variables that change what NCCL, gloo, torch and CUDA do; recorded, since one left over in an environment explains many a slow link
@@ -48,11 +52,13 @@ def run(
     world: World = REAL,
     command: str = "run",
     memory: Memory | None = None,
+    earlier: Sequence[Report] = (),
 ) -> Report:
     """Measure and judge. Raises ConfigError, WorldError; an interruption ends it early with a partial report.
 
     `local` (agents, workers on each): on this machine. Else `agents`, with the key that they have. `world`: where it takes place; seconds are those of its clock.
-    `memory`: where scans go on; what this one did is kept there if the file can be written, else said on stderr.
+    `memory`: where scans go on; what this one did is kept there if the file can be written, else said on stderr. `earlier`: reports of earlier runs, which this one's
+    figures are compared with.
     """
     if local and local[0] * local[1] > MAX_LOCAL:
         raise UsageError(f"--local {local[0]}x{local[1]}: at most {MAX_LOCAL} workers on one machine")
@@ -68,10 +74,11 @@ def run(
         local=local is not None,
         memory=memory,
     )
-    outcome = asyncio.run(_gather(request, local[0] if local else 0, progress, interruptions, world))
+    outcome = _gathered(request, local[0] if local else 0, progress, interruptions, world)
     if memory is not None and outcome.position is not None:
         _keep(memory, outcome.position)
-    findings, runs, answer = judge(outcome.evidence, checks, partial=outcome.stopped is not None)
+    evidence = localised(_with_history(outcome.evidence, earlier))
+    findings, runs, answer = judge(evidence, checks, partial=outcome.stopped is not None)
     return Report(
         run_id=run_id,
         command=command,
@@ -79,7 +86,7 @@ def run(
         duration_s=world.clock() - began,
         answer=answer,
         findings=findings,
-        evidence=outcome.evidence,
+        evidence=evidence,
         checks=runs,
         coverage=outcome.coverage,
         environment=_environment(outcome),
@@ -96,6 +103,26 @@ def _keep(memory: Memory, position: Position) -> None:
     except (ConfigError, WorldError) as error:
         with contextlib.suppress(OSError):  # standard error may be on the same full disk
             sys.stderr.write(f"preflight: {error}\n")
+
+
+def _with_history(evidence: Evidence, earlier: Sequence[Report]) -> Evidence:
+    if not earlier:
+        return evidence
+    baseline = baseline_of(earlier, evidence.plan, evidence.settings.backend)
+    return msgspec.structs.replace(evidence, baseline=baseline)
+
+
+def _gathered(
+    request: Request, num_local: int, progress: Progress, interruptions: Interruptions | None, world: World
+) -> Outcome:
+    """What the coordinator gathers. The outcome is not the result of asyncio's task: asyncio prints that into a text that nobody reads, which takes seconds for a large fleet."""
+    kept: list[Outcome] = []
+
+    async def gather() -> None:
+        kept.append(await _gather(request, num_local, progress, interruptions, world))
+
+    asyncio.run(gather())
+    return kept[0]
 
 
 async def _gather(

@@ -91,6 +91,15 @@ def test_a_state_file_that_holds_something_else_is_refused_before_anything_is_me
     assert thesis.read_text() == "Chapter 1"
 
 
+@pytest.mark.parametrize("content", [None, "Chapter 1", "{}", '{"schema": "preflight.state/1"}'])
+def test_an_earlier_report_that_is_none_is_refused_before_anything_is_measured(capsys, tmp_path, content):
+    earlier = tmp_path / "last.json"
+    if content is not None:
+        earlier.write_text(content)
+    assert run_command_line(["run", PLAN, "--local", "2x2", "--baseline", str(earlier)]) == 78
+    assert "last.json" in capsys.readouterr().err
+
+
 def test_a_plan_that_is_not_there_is_bad_configuration(capsys):
     assert run_command_line(["run", "nowhere.toml", "--local", "2x2"]) == 78
     assert "nowhere.toml" in capsys.readouterr().err
