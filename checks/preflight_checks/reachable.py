@@ -179,16 +179,19 @@ def _environment(incidents: tuple[Incident, ...]) -> Finding:
 
 
 def _lost_node(node: str, incident: Incident, ranks: tuple[Rank, ...], *, idle: bool) -> Finding:
+    """A node whose workers were merely not ready in time may be busy, or its file system cold: nothing is said against it."""
     mine = fold_numbers(rank.rank for rank in ranks if rank.node == node)
     cause = "it could start no worker" if idle else "is it up, does the agent run there, is its port open"
+    late = idle and _was_late(incident.text)
+    again = f"run again, with a larger --budget; if it is {node} again, look at its load and file system"
     return Finding(
         check="reachable",
         subject=node,
-        verdict=Verdict.FAIL,
+        verdict=Verdict.UNKNOWN if late else Verdict.FAIL,
         observed=f"ranks {mine}: {incident.text} ({incident.phase}, {incident.at_s:.1f} s after the start)",
         expected="the node's agent answers, and starts its workers",
-        remedy=f"look at {node}: {cause}; leave it out until then",
-        blames=Part(kind="node", name=node, confidence="likely"),
+        remedy=again if late else f"look at {node}: {cause}; leave it out until then",
+        blames=None if late else Part(kind="node", name=node, confidence="likely"),
     )
 
 

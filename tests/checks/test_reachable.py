@@ -398,3 +398,19 @@ def test_a_worker_that_ended_and_whose_replacement_was_merely_late_is_unknown_an
     found = judged(plan_of(), good, [*(incident(rank, "worker_died") for rank in ranks), *late])
     assert bad(found) == {f"rank {rank}": Verdict.UNKNOWN for rank in ranks}
     assert {f.blames for f in found.values()} == {None}
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ("importing torch took more than 23.9 s", Verdict.UNKNOWN),
+        ("it said nothing for 15 s and waits", Verdict.UNKNOWN),
+        ("torch can't be imported: libcuda.so.1", Verdict.FAIL),
+    ],
+)
+def test_a_node_whose_workers_were_late_is_unknown_and_one_that_can_start_none_is_blamed(text, verdict):
+    good = Run(plan_of(), lambda *_: None).measurements
+    idle = msgspec.structs.replace(incident(None, "worker_not_started", node="node1"), text=text)
+    found = judged(plan_of(), good, [idle])
+    assert bad(found)["node1"] == verdict
+    assert (found["node1"].blames is None) == (verdict is Verdict.UNKNOWN)
