@@ -8,13 +8,11 @@ from tests.fleets.campaign import Job, outcomes
 from tests.fleets.compare import (
     accusations,
     nodes_accused,
-    ours_on,
     ours_on_matrix,
     random_rounds,
     scheme_on,
     total,
 )
-from tests.fleets.examine import examine
 from tests.fleets.fleets import random_fleet
 from tests.fleets.real_matrices import HEALTHY_NAMES, SICK_NAMES, healthy_10, sick_17, sick_sets
 from tests.fleets.schemes import SCHEMES
@@ -26,10 +24,10 @@ FLEETS, LARGEST, TRIALS = 100, 512, 500
 
 def test_random_fleets():
     """Ours names what it may (GPU, NIC, slot, ...); the schemes know nodes only, so all are counted by nodes, and ours by kind below."""
-    tally = Tally(outcome.score for outcome in outcomes(Job(seed, "faults", LARGEST) for seed in range(FLEETS)))
-    print(f"\n{tally.table()}\n")
+    examined = list(outcomes(Job(seed, "faults", LARGEST) for seed in range(FLEETS)))
+    print(f"\n{Tally(outcome.score for outcome in examined).table()}\n")
     fleets = [random_fleet(seed, max_nodes=LARGEST) for seed in range(FLEETS)]
-    ours = total([ours_on(examine(fleet.cluster, fleet.seed)) for fleet in fleets])
+    ours = total([outcome.nodes for outcome in examined])
     lines = {"preflight": ours} | {
         name: total([scheme_on(fleet, name, scheme) for fleet in fleets]) for name, scheme in SCHEMES.items()
     }

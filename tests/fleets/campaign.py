@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from typing import NamedTuple
 
+from tests.fleets.compare import Blamed, ours_on
 from tests.fleets.examine import Examined, examine
 from tests.fleets.fleets import MAX_NODES, random_fleet
 from tests.fleets.score import Score, kind_of, score
@@ -26,10 +27,11 @@ class Job(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """`rounds`: of follow-ups. `seconds`: of examining, the simulated measurements included. `story`: what isn't exact, for people; empty if all is."""
+    """`nodes`: what it says of nodes, for comparison with schemes that know only those. `rounds`: of follow-ups. `seconds`: of examining, the simulated measurements included. `story`: what isn't exact, for people; empty if all is."""
 
     job: Job
     score: Score
+    nodes: Blamed
     rounds: int
     seconds: float
     story: str
@@ -41,7 +43,7 @@ def run(job: Job) -> Outcome:
     examined = examine(fleet.cluster, fleet.seed)
     seconds = time.perf_counter() - began
     result = score(examined)
-    return Outcome(job, result, examined.follow_up_rounds, seconds, story(examined, result))
+    return Outcome(job, result, ours_on(examined), examined.follow_up_rounds, seconds, story(examined, result))
 
 
 def story(examined: Examined, result: Score) -> str:

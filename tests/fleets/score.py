@@ -3,13 +3,13 @@
 What became of each planted fault:
 
 - "exact": a culprit names that part and nothing else: same kind, same ends, node, slot or leaf, same direction, with a share (between half and double of the planted one) where only a share is ill and without where all is. Of a path:
-  no node that isn't in it, on either side, and each of its nodes that a telling probe crossed (the others nobody could know).
+  no node that isn't in it, on either side, and each of its nodes that a telling probe of the first rounds crossed (the others nobody could know).
 - "listed": not exact, but a culprit that says "not identifiable" has the exact fault among its candidates.
 - "wrong": neither, and a culprit blames something that overlaps the part. "missed": nothing does.
 
-Left out, and counted by reason. All of it is told from the planted truth alone, never from what the localiser said:
+Left out, and counted by reason. All of it is told from the planted truth and the first rounds of probes, never from what the localiser said or asked:
 
-- "not crossed": no probe over the network crossed it (the follow-ups count as probes too).
+- "not crossed": no probe of the first rounds crossed it.
 - "below the floor": its depth is under max(10 x CV, 10 % + 2 x CV). The floor is max(8 x CV, 10 %), and a fault is only called reliably 2 x CV above it.
 - "hidden": no probe that crossed it would have been faster by that much without it, since other faults that are at least about as deep hold back the same probes.
 - "no reference": of the probes over the same class of routes fewer than one in ten is free of faults, so nothing tells from the rates what is healthy.
@@ -27,7 +27,7 @@ import numpy as np
 from preflight.model.localisation import Culprit
 from preflight.probe.simulate import Cluster, Fault
 from preflight.probe.simulate.damage import Damage
-from tests.fleets.examine import Examined
+from tests.fleets.examine import FIRST_ROUNDS, Examined
 from tests.fleets.fleets import SLOTS
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class Truth:
         network = np.array([op in NETWORK_OPS for op in shots.op])
         self.a, self.b = np.array(shots.a)[network], np.array(shots.b)[network]
         self.one_way = np.array([op == "send" for op in shots.op])[network]
+        self.first = np.array(shots.round)[network] < FIRST_ROUNDS
         # what each fault alone leaves of each shot. shape: (faults, shots)
         self.left = np.array([self._left(number) for number in range(len(self.faults))]).reshape(-1, self.a.size)
         layout = self.fabric.layout
@@ -100,10 +101,10 @@ class Truth:
         return np.where(self.one_way, forth, np.minimum(forth, back))
 
     def telling(self, number: int) -> "NDArray[np.bool_]":
-        """The shots that would be faster by what is needed without this fault. shape: (shots,)"""
+        """The shots of the first rounds that would be faster by what is needed without this fault. shape: (shots,)"""
         others = np.delete(self.left, number, axis=0)
         without = others.min(axis=0) if others.size else np.ones(self.a.size)
-        return self.left[number] <= without * (1 - self.needed)
+        return self.first & (self.left[number] <= without * (1 - self.needed))
 
     def fate(self, fault: Fault, blames: Sequence[Culprit], unknown: Sequence[Culprit]) -> str:
         excluded = self.excluded(fault)
@@ -117,8 +118,7 @@ class Truth:
 
     def excluded(self, fault: Fault) -> str | None:
         number = self.faults.index(fault)
-        crossing = self.left[number] < 1
-        if not crossing.any():
+        if not (self.left[number] < 1)[self.first].any():
             return "not crossed"
         if fault.depth < self.needed:
             return "below the floor"
@@ -126,8 +126,8 @@ class Truth:
         if not telling.any():
             return "hidden"
         free = self.left.min(axis=0) == 1
-        routes = np.unique(self.route[telling])
-        if all(free[self.route == route].mean() < MIN_HEALTHY_SHARE for route in routes):
+        routes = [self.first & (self.route == route) for route in np.unique(self.route[telling])]
+        if all(free[of_route].mean() < MIN_HEALTHY_SHARE for of_route in routes):
             return "no reference"
         return None
 
