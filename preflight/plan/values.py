@@ -47,9 +47,17 @@ def size(high: int, low: int = 1) -> Reader:
 
 
 def rate(high: int) -> Reader:
-    """Bytes per second: a text such as "450GB/s" or a whole number."""
-    read_size = _number_or_text(parse_bytes, high, 'a rate up to {high} bytes per second, such as "450GB/s"')
-    return lambda value: read_size(value.removesuffix("/s") if isinstance(value, str) else value)
+    """Bytes per second: a text such as "450GB/s" or a whole number. Gb/s are none: ports are sold in bits, and eight times too much would be expected of each."""
+    example = 'such as "450GB/s"'
+    read_size = _number_or_text(parse_bytes, high, f"a rate up to {{high}} bytes per second, {example}")
+
+    def read(value: object) -> Any:
+        unit = value.strip().removesuffix("/s").rstrip() if isinstance(value, str) else ""
+        if unit.endswith("b"):
+            raise WrongValueError(f'a rate in bytes, {example}: a b is a bit, and "400Gb/s" are "50GB/s"')
+        return read_size(unit if isinstance(value, str) else value)
+
+    return read
 
 
 def from_zero(high: int) -> Reader:
