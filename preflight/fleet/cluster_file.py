@@ -65,6 +65,7 @@ FIELDS = {
     "matmul_flops": "matmul_flops_per_s",
     "variation": "noise",
 }
+RATES = {key for key in FIELDS if key != "variation"}  # whole numbers in a file, decimals in the model
 LAID_OUT = {"nodes", "hosts", "gpu", "leaves", "leaf_sizes", "wrong_leaves", "nodes_per_nvlink_domain"}
 
 
@@ -96,7 +97,7 @@ def cluster_of(document: Mapping[str, Any], source: str) -> Cluster:
         domains=_domains(source, given, nodes),
         product=product.name,
         classes=_classes(source, document, nodes),
-        **{FIELDS.get(key, key): value for key, value in fields.items()},
+        **{FIELDS.get(key, key): float(value) if key in RATES else value for key, value in fields.items()},
     )
     return read_faults(source, _tables(source, document, "faults", FAULT_KEYS), base)
 

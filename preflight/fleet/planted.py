@@ -8,8 +8,9 @@ import msgspec
 
 from preflight.errors import ConfigError
 from preflight.model import Direction
+from preflight.model.bandwidth import Collective
 from preflight.model.base import Record
-from preflight.model.hostlist import unfold
+from preflight.model.hostlist import fold, unfold
 from preflight.plan.refusals import nearest
 from preflight.plan.values import Reader, WrongValueError, decimal, flag, from_zero, one_of, show, text
 from preflight.probe.simulate import FAULT_KINDS, Cluster, Fault
@@ -25,6 +26,15 @@ def _texts(value: object) -> tuple[str, ...]:
     return tuple(text(each) for each in listed)
 
 
+def _operations(value: object) -> tuple[str, ...]:
+    """Words for operations that are probed: a fault in another would never show, and the rehearsal be good for nothing."""
+    known = get_args(Collective)
+    listed = _texts(value)
+    if not set(listed) <= set(known):
+        raise WrongValueError(f"a list of operations, of {', '.join(known)}")
+    return listed
+
+
 FAULT_KEYS: dict[str, Reader] = {
     "kind": one_of(*FAULT_KINDS),
     "gpus": _texts,
@@ -37,7 +47,7 @@ FAULT_KEYS: dict[str, Reader] = {
     "share": decimal(0.001, 1),
     "depth": decimal(0.001, 0.999),
     "failed": flag,
-    "ops": _texts,
+    "ops": _operations,
     "first_round": from_zero(_MOST),
     "last_round": from_zero(_MOST),
 }
@@ -90,12 +100,20 @@ def _fault(source: str, place: str, entry: dict[str, Any], cluster: Cluster) -> 
         names = list(dict.fromkeys(cluster.leaves))
         problem = f"there is no leaf {show(entry['leaf'])}{nearest(entry['leaf'], names)}"
         raise ConfigError(source, problem, key=f"{place}.leaf", remedy=f"the cluster has {names[0]} to {names[-1]}")
+    if entry["kind"] == "uplink" and len(set(cluster.leaves)) < 2:
+        problem = "the cluster has one leaf, which has no uplink"
+        raise ConfigError(source, problem, key=f"{place}.leaf", remedy="give the cluster leaves = 2, or more")
     if entry.get("slot", 0) >= cluster.gpus_per_node:
         problem = f"{entry['slot']}: nodes have the slots 0 to {cluster.gpus_per_node - 1}"
         raise ConfigError(source, problem, key=f"{place}.slot")
     for key, field in (("hosts", "nodes"), ("other_hosts", "other_nodes")):
         if key in entry:
             fields[field] = hosts_of(source, f"{place}.{key}", entry[key], cluster.nodes)
+    both = set(fields.get("nodes", ())) & set(fields.get("other_nodes", ()))
+    if both:
+        raise ConfigError(
+            source, f"{fold(sorted(both))} is in hosts too: a path lies between two sets", key=f"{place}.other_hosts"
+        )
     if "fact" in entry:
         fields["nodes"] = _nodes_with(source, f"{place}.fact", entry["fact"], cluster)
     return Fault(**fields)

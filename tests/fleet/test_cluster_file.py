@@ -8,6 +8,7 @@ from preflight.errors import ConfigError
 from preflight.fleet.cluster_file import CLASS_KEYS, SECTIONS, cluster_of, read_cluster
 from preflight.fleet.planted import FAULT_KEYS, KINDS
 from preflight.probe.simulate import FAULT_KINDS, Fabric
+from preflight.probe.simulate.groups import Exchange, durations
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "clusters"
 EIGHT = {"nodes": 8, "leaves": 2}
@@ -111,6 +112,13 @@ def test_a_planted_fault_is_read(fault, fields):
         (faulty(kind="transient", depth=0.3), ["gpus or of hosts"]),
         (faulty(kind="hang", gpus=["n0:0"], depth=0.3), ["faults[0].depth", "no such key"]),
         (faulty(kind="busy", hosts="n0", depth=0.3, first_round=3, last_round=2), ["last_round"]),
+        (faulty(kind="node", hosts="n0", depth=0.3, ops=["allreduce"]), ["faults[0].ops", "all_reduce, all_gather"]),
+        (faulty(kind="path", hosts="n[0-4]", other_hosts="n[4-7]", depth=0.3), ["other_hosts", "n4 is in hosts too"]),
+        ({"cluster": {"nodes": 3, "nic_bandwidth": "400Gb/s"}}, ["cluster.nic_bandwidth", "50GB/s"]),
+        (
+            {"cluster": {"nodes": 3}, "faults": [{"kind": "uplink", "leaf": "leaf0", "depth": 0.3}]},
+            ["faults[0].leaf", "one leaf, which has no uplink"],
+        ),
     ],
 )
 def test_what_is_wrong_is_refused_with_file_and_key_and_what_was_expected(document, words):
@@ -119,6 +127,24 @@ def test_what_is_wrong_is_refused_with_file_and_key_and_what_was_expected(docume
     message = str(caught.value)
     assert message.startswith("c.toml: ")
     assert [word for word in words if word not in message] == []
+
+
+@pytest.mark.parametrize("value", [1, 48_000_000_000, 10**15, "48GB/s", "0.5 TB/s", "48e9"])
+def test_a_rate_however_it_is_written_answers_probes(value):
+    keys = [key for key in SECTIONS["cluster"] if key.endswith("_bandwidth")]
+    document = {"cluster": {**EIGHT, **dict.fromkeys(keys, value), "matmul_flops": 10**15}}
+    if value == "48e9":
+        with pytest.raises(ConfigError, match="nic_bandwidth"):
+            cluster_of(document, "c.toml")
+        return
+    fabric = Fabric(cluster_of(document, "c.toml"), 0)
+    for op in ("send_recv", "send"):
+        assert all(rate and rate > 0 for rate in fabric.pairs(op, [(0, 1), (8, 63)], 0))
+    for op in ("host_to_device", "device_to_host", "matmul"):
+        assert all(rate and rate > 0 for rate in fabric.pairs(op, [(3, 3)], 0))
+    assert all(
+        took_s and took_s > 0 for took_s in durations(fabric, [Exchange("all_reduce", (0, 8, 16), 2**20, ())], 0)
+    )
 
 
 def test_the_readme_tells_every_key_and_kind_and_file():

@@ -48,7 +48,7 @@ class Layout:
         import numpy as np
 
         cluster = self.cluster
-        capacity = np.full(self.num_resources, cluster.nic_bytes_per_s)
+        capacity = np.full(self.num_resources, cluster.nic_bytes_per_s, np.float64)
         capacity[: self.port_out] = cluster.nvlink_bytes_per_s
         nic_switch = np.zeros(self.num_nics, np.int64)
         nic_switch[self.nic] = self.switch
