@@ -220,10 +220,16 @@ def _finding(case: _Case, kind: _Kind, series: Series, shorts: Sequence[_Short],
         expected="; ".join(against),
         remedy=_remedy(series, shorts, causes),
         blames=Part(kind="environment", name=causes[0], confidence="likely")
-        if causes and verdict is Verdict.FAIL and all("hardware" in short.reference for short in shorts)
+        if causes and verdict is Verdict.FAIL and _is_common(shorts)
         else None,
         evidence=(series.group,),
     )
+
+
+def _is_common(shorts: Sequence[_Short]) -> bool:
+    """Short of what the hardware allows, and not beside its peers: then what its nodes have set explains it."""
+    names = [short.reference for short in shorts]
+    return any("hardware" in name for name in names) and "its peers" not in names
 
 
 def _references(case: _Case, kind: _Kind, series: Series, want: Expectation | None) -> list[str]:

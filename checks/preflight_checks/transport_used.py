@@ -7,17 +7,22 @@ pairs don't use it.
 Sources: NVIDIA/nccl-tests issue 228 (NCCL_P2P_DISABLE=1 left over: 24 in place of 220 GB/s on healthy NVLink); NVIDIA/nccl issues 1676 and 1537 (GPUDirect RDMA off for all HCAs: 10 in
 place of 180 GB/s); NVIDIA-NeMo/RL issue 1973 and NVIDIA/nccl issues 229, 959 (the plugin is not on the library path: sockets). NCCL takes host memory between GPUs of different CPU sockets (issue 406), and leaves
 GPUDirect RDMA off for HCAs that share no PCIe switch with the GPU (user guide, NCCL_NET_GDR_LEVEL): both are normal.
+Peer access over PCIe may be slower than staging through host memory (NVIDIA/nccl issues 814 and 1817, NVIDIA/nccl-tests issue 74): worth a look, since a setting decides it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from preflight.model import Check, Evidence, Finding, Gpu, Node, Part, Route, Transport, Verdict
+from preflight.model import Check, Evidence, Finding, Gpu, Measurement, Node, Part, Route, Transport, Verdict
 from preflight.model.hostlist import fold, fold_numbers
+from preflight.model.measurement import median
 from preflight.model.nccl_lists import read_number
 from preflight.model.rails import rails
+from preflight.model.units import show_rate
 
 NAME = "transport_used"
+# by peer access over PCIe 9.9 GB/s, by way of host memory 22 (NVIDIA/nccl issue 814), where copies between GPU and host reach 24 to 26: 0.4 of them. Ours: what keeps 0.6 is left alone
+LIMITS = {"peer_share_of_copies": 0.6}
 MANY = 8  # pairs that are named
 SOCKET = "NET/Socket"
 EXPECTED = "peer access where NVLink or one PCIe tree joins GPUs, RDMA between nodes that have HCAs, straight to and from GPU memory"
@@ -71,7 +76,9 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             for part in _by_node(found, places) if fault == "no peer access" else [found]:
                 if part:
                     yield _finding(fault, state, part, places)
-    if judged and all(each.state in ("good", "normal") for each in judged):
+    slow = list(_slow_peers(evidence, ran, places))
+    yield from slow
+    if judged and not slow and all(each.state in ("good", "normal") for each in judged):
         yield _all_good(judged)
 
 
@@ -135,6 +142,40 @@ def _direct_there(place: _Place | None) -> State:
     if place.gpu.index in found.unknown_gpus:
         return "unknown"
     return "bad" if found.own.get(place.gpu.index) else "normal"
+
+
+def _slow_peers(evidence: Evidence, ran: Sequence[Measurement], places: Mapping[int, _Place]) -> Iterator[Finding]:
+    """For each node: pairs whose peer access over PCIe is slower than the way through host memory would be, by the copies that their GPUs make."""
+    share = evidence.limits(NAME, LIMITS)["peer_share_of_copies"]
+    copies: dict[int, list[float]] = {}
+    for m in evidence.measurements or ():
+        if m.probe.collective in ("host_to_device", "device_to_host") and m.algbw_bytes_per_s:
+            copies.setdefault(m.probe.ranks[0], []).append(m.algbw_bytes_per_s)
+    slow: dict[str, dict[tuple[int, ...], tuple[float, float, str]]] = {}
+    for m in ran:
+        ends, rate = m.probe.ranks, m.algbw_bytes_per_s
+        kinds = {route.kind for told_by in m.transports for route in told_by.routes}
+        if len(ends) != 2 or m.probe.collective != "send_recv" or kinds != {"P2P"} or not rate:
+            continue
+        a, b = (places.get(rank) for rank in ends)
+        if a is None or b is None or a.gpu is None or b.gpu is None or not all(rank in copies for rank in ends):
+            continue
+        peer, least = a.gpu.peer(b.gpu.index), min(median(copies[rank]) for rank in ends)
+        if a.name == b.name and peer is not None and peer.num_nvlinks == 0 and rate < share * least:
+            slow.setdefault(a.name, {})[ends] = (rate, least, m.probe.key)
+    for node, pairs in slow.items():
+        named = ", ".join(f"{a}-{b}" for a, b in list(pairs)[:MANY]) + (", ..." if len(pairs) > MANY else "")
+        best, least = max(rate for rate, _, _ in pairs.values()), min(copy for _, copy, _ in pairs.values())
+        yield Finding(
+            check=NAME,
+            subject=node,
+            verdict=Verdict.WARN,
+            observed=f"ranks {named} exchange {show_rate(best)} at most by peer access over PCIe, where copies between these GPUs and host memory reach {show_rate(least)}: "
+            "peer access may be slower than staging through host memory",
+            expected=f"at least {share:.0%} of what copies to and from host memory reach",
+            remedy="time the job with NCCL_P2P_DISABLE=1, and with NCCL_P2P_LEVEL at PIX, PXB and PHB; keep what is fastest",
+            evidence=tuple(key for _, _, key in pairs.values())[:MANY],
+        )
 
 
 def _by_node(found: Sequence[_Judged], places: Mapping[int, _Place]) -> list[list[_Judged]]:
@@ -280,4 +321,5 @@ CHECK = Check(
     uses=("plan", "measurements"),
     judge=judge,
     need="advisory",
+    limits=LIMITS,
 )

@@ -14,6 +14,9 @@ from preflight.model.link_rates import NCCL_SOURCE, Rate
 from preflight.model.units import GIB, MIB, show_rate
 
 AT_LEAST = 0.9  # gates in use sit 2 to 13 % under typical inside a node, 4 to 8 % between nodes
+ALMOST = (
+    0.999  # of a size: each of n ranks has a whole number of elements, so that 1 GiB over 24 ranks is 64 bytes less
+)
 HINT_AT_LEAST = 0.5  # where the formula is a hint, half of it is worth a look
 NETWORK_SOURCE = f"{NCCL_SOURCE}; NVIDIA/nccl-tests issues 130 and 267"
 # An all-to-all inside a node: NVIDIA's GTC25 slides have 210, 320 and 640 GB/s for 8 A100, H100 and B200, 0.875, 0.863 and 0.886 of the ring ceiling
@@ -121,7 +124,7 @@ def _limits(shares: Sequence[Share], number: int, *, pair: bool) -> tuple[tuple[
 
 
 def _gated(found: Expectation, size_bytes: int, limits: Sequence[tuple[int, float]]) -> Expectation:
-    at_least = next((share for size, share in limits if size_bytes >= size), 0.0)
+    at_least = next((share for size, share in limits if size_bytes >= ALMOST * size), 0.0)
     least = found.at_least if found.firm else min(found.at_least, HINT_AT_LEAST)
     notes = () if at_least else ("the message is too small to reach the formula's rate",)
     return Expectation(

@@ -9,8 +9,8 @@ from functools import cached_property
 from preflight.model.bandwidth import ALONE, Collective
 from preflight.model.domains import NO_NVLINK
 from preflight.model.evidence import Evidence
-from preflight.model.expectation import AT_LEAST, HINT_AT_LEAST, Expectation, Share, cannot_say, expectation
-from preflight.model.found_links import Nics, Seat, share_of
+from preflight.model.expectation import ALMOST, AT_LEAST, HINT_AT_LEAST, Expectation, Share, cannot_say, expectation
+from preflight.model.found_links import BARE, Nics, Seat, share_of
 from preflight.model.link_rates import HOST_COPY_X16, NIC_SHARE, Rate, gpu_pcie_rate, links_rate, nic_rate, nvlink_each
 from preflight.model.profile import SITE_SOURCE, ExpectedRate, Profile
 from preflight.model.rails import on_grace
@@ -62,6 +62,19 @@ class Expectations:
         nodes = self.evidence.inventory.nodes if self.evidence.inventory else ()
         return {gpu.uuid: Seat(node, gpu) for node in nodes for gpu in node.gpus or () if gpu.uuid}
 
+    @cached_property
+    def _racks(self) -> set[str]:
+        """NVLink domains that span nodes. Inside a node GPUs of several domains (bridged pairs) talk over PCIe, and over no network card."""
+        nodes: dict[str, set[str]] = {}
+        for seat in self._by_uuid.values():
+            if seat.gpu.nvlink_domain is not None and seat.gpu.nvlink_domain != NO_NVLINK:
+                nodes.setdefault(seat.gpu.nvlink_domain, set()).add(seat.node.name)
+        return {domain for domain, names in nodes.items() if len(names) > 1}
+
+    def _domain(self, seat: Seat) -> str:
+        domain = seat.gpu.nvlink_domain
+        return domain if domain is not None and domain in self._racks else seat.node.name
+
     def seat(self, rank: int) -> Seat | None:
         """The GPU of a rank; None: not known which."""
         placement = self.evidence.plan.placement if self.evidence.plan else None
@@ -76,9 +89,9 @@ class Expectations:
         return None if seat is None else self._nics_of(seat).own.get(seat.gpu.index, ())
 
     def domain(self, rank: int) -> str | None:
-        """The NVLink domain of a rank's GPU, its node where NVLink joins nothing; None: not known which GPU it is."""
+        """What a rank's GPU reaches without a network: its NVLink domain where that spans nodes, else its node; None: not known which GPU it is."""
         seat = self.seat(rank)
-        return None if seat is None else _domain(seat)
+        return None if seat is None else self._domain(seat)
 
     def _nics_of(self, seat: Seat) -> Nics:
         if seat.node.name not in self._nics:
@@ -89,7 +102,7 @@ class Expectations:
         domains: dict[str, list[Seat]] = {}
         for seat in seats:
             self._nics_of(seat)
-            domains.setdefault(_domain(seat), []).append(seat)
+            domains.setdefault(self._domain(seat), []).append(seat)
         return [self._share(part, across=len(domains) > 1) for part in domains.values()]
 
     def _share(self, part: Sequence[Seat], *, across: bool) -> Share:
@@ -130,7 +143,7 @@ def measured_rate(
         rate
         for rate in (profile.rates if profile else ())
         if (rate.collective, rate.gpus, rate.nodes) == (collective, gpus, nodes)
-        and size_bytes >= (rate.size_bytes or least)
+        and size_bytes >= ALMOST * (rate.size_bytes or least)
     ]
     return max(fitting, key=lambda rate: rate.size_bytes or 0, default=None)
 
@@ -143,17 +156,14 @@ def _is_like(profile: Profile, rate: ExpectedRate, shares: Sequence[Share]) -> b
         ring, links, line = shares[0].ring, profile.nvlink_links, profile.link_bytes_per_s
         each = nvlink_each(None, line.value) if line else None
         whole = links.value * each if links and each else 0.0
+        if ring is not None and ring.text.startswith(BARE) and rate.busbw_bytes_per_s > 1.1 * ring.bytes_per_s:
+            return False  # measured over NVLink, which does not join these GPUs
         return ring is None or ring.bytes_per_s >= 0.99 * whole or not ring.firm
     line = profile.nic_bytes_per_s
     nics = [share.each_nic for share in shares]
     return line is not None and all(
         nic is not None and abs(nic.bytes_per_s / (line.value * NIC_SHARE) - 1) < 0.05 for nic in nics
     )
-
-
-def _domain(seat: Seat) -> str:
-    domain = seat.gpu.nvlink_domain
-    return seat.node.name if domain is None or domain == NO_NVLINK else domain
 
 
 def _alone(collective: Collective, seats: Sequence[Seat]) -> Expectation:

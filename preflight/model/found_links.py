@@ -19,6 +19,7 @@ from preflight.model.profile import Profile
 from preflight.model.rails import Device, fabric_devices, rails
 from preflight.model.units import show_rate
 
+BARE = "without NVLink"  # begins the words of a rate over PCIe
 GENERATION = {20.6e9: "4", 40.1e9: "5"}  # of NVLink, by what one link carries; older ones have no NVLS
 
 
@@ -178,7 +179,7 @@ def _by_pcie(seats: Sequence[Seat]) -> Rate | None:
     if not known or len(known) < len(rates):
         return None
     slowest = min(known, key=lambda rate: rate.bytes_per_s)
-    return Rate(slowest.bytes_per_s, f"without NVLink, {slowest.text}", firm=False)
+    return Rate(slowest.bytes_per_s, f"{BARE}, {slowest.text}", firm=False)
 
 
 def _is_joined(seats: Sequence[Seat]) -> bool:

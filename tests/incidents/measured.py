@@ -36,7 +36,7 @@ from tests.incidents.boxes import changed, with_gpus
 from tests.incidents.live import Judged
 
 GB = 1e9
-MATMUL, COPY = 700e12, 52 * GB  # operations and bytes per second of one GPU by itself
+MATMUL = 700e12  # operations per second of one GPU by itself
 STEADY = (1.0, 1.002, 0.998, 1.001, 0.999)  # of repeats, in turn
 LONG_S = 1e6
 
@@ -82,13 +82,15 @@ def plan_of(nodes: Sequence[Node], **job: Any) -> Plan:
     )
 
 
-def usual(plan: Plan, *, pair: float = 250.0, ring: float = 360.0, nic: float = 47.0) -> Callable[[Probe], float]:
-    """Healthy rates: two GPUs of a node, a group inside a node by ring, and one GPU's way to the network, in GB/s. The function gives bytes per second."""
+def usual(
+    plan: Plan, *, pair: float = 250.0, ring: float = 360.0, nic: float = 47.0, copy: float = 52.0
+) -> Callable[[Probe], float]:
+    """Healthy rates: two GPUs of a node, a group inside a node by ring, one GPU's way to the network, copies from and to the host, in GB/s. The function gives bytes per second."""
 
     def speed(probe: Probe) -> float:
         per_node = Counter(plan.placement.node_ranks[rank] for rank in probe.ranks)
         if probe.collective in ALONE:
-            return MATMUL if probe.collective == "matmul" else COPY
+            return MATMUL if probe.collective == "matmul" else copy * GB
         if len(probe.ranks) == 2 and probe.collective in ("send_recv", "send"):
             return (pair if len(per_node) == 1 else nic) * GB
         if len(per_node) == 1:
