@@ -113,7 +113,7 @@ class Asking:
         ends = culprit.ends or np.flatnonzero(t.end_node == t.ends.nodes.index(culprit.nodes[0]))[:2].tolist()
         there = t.node_leaf[t.end_node] == t.leaves.index(leaf)
         for end in ends:
-            for other in self.partners.among(end, there, 1):
+            for other in self.partners.among(end, there, 2):
                 self.add(end, other, "as slow as the way out of that leaf: is it behind it", priority=0)
 
     def inside_node(self, end: int) -> None:

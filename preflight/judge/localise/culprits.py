@@ -41,8 +41,6 @@ def culprits_of(outcome: Outcome, rest: Rest, words: Words) -> list[Culprit]:
 def _culprit(outcome: Outcome, explained: Explained, words: Words) -> Culprit:
     view, t = outcome.view, outcome.view.table
     base = facts(words, own_shots(view, explained))
-    names = t.ends.nodes
-    slots = int(t.end_slot.max(initial=0)) + 1
     part, level = explained.part, explained.level
     if level == "share":
         assert explained.share is not None
@@ -51,17 +49,22 @@ def _culprit(outcome: Outcome, explained: Explained, words: Words) -> Culprit:
         return _path(explained, base, t)
     if level.startswith("class "):
         return _class(level.removeprefix("class "), part, base, t)
-    sure = confidence(view, explained)
+    return _with(_single(view, level, part, base), confidence=confidence(view, explained))
+
+
+def _single(view: View, level: str, part: int, base: Culprit) -> Culprit:
+    t = view.table
+    slots = int(t.end_slot.max(initial=0)) + 1
     if level == "slot":
-        return _with(base, kind="slot", slot=part, confidence=sure)
+        return _with(base, kind="slot", slot=part)
     if level == "node":
-        return _with(base, kind="node", nodes=(names[part],), confidence=sure)
+        return _with(base, kind="node", nodes=(t.ends.nodes[part],))
     if level == "end":
-        return _with(base, kind="gpu" if view.inside else "nic", ends=(part,), confidence=sure)
+        return _with(base, kind="gpu" if view.inside else "nic", ends=(part,))
     by_slot = level in {"leaf slot", "way out"}
     leaf, slot = divmod(part, slots) if by_slot else (part, None)
     kind = "uplink" if level in {"uplink", "way out"} else "leaf"
-    return _with(base, kind=kind, leaf=t.leaves[leaf], nodes=_of_leaf(t, leaf), slot=slot, confidence=sure)
+    return _with(base, kind=kind, leaf=t.leaves[leaf], nodes=_of_leaf(t, leaf), slot=slot)
 
 
 def _class(fact: str, part: int, base: Culprit, t: Table) -> Culprit:

@@ -44,7 +44,8 @@ def expected_rates(evidence: Evidence, ends: Ends, shots: Shots) -> dict[tuple[s
 
     table = table_of(ends, shots)
     sizes = {m.probe.key: m.probe.size_bytes for m in evidence.measurements or ()}
-    expectations, found, tried = Expectations(evidence), {}, Counter[tuple[str, str]]()
+    expectations, tried = Expectations(evidence), Counter[tuple[str, str]]()
+    found: dict[tuple[str, str], tuple[float, str]] = {}
     for place, route in zip(table.position.tolist(), table.route.tolist(), strict=True):
         a, b, op = shots.a[place], shots.b[place], shots.op[place]
         key = (op, table.routes[route])

@@ -11,6 +11,7 @@ from preflight.model.localisation import Culprit
 if TYPE_CHECKING:
     from preflight.judge.localise.whole import Judged
 
+MET_SLOW = 2
 INSIDE_SHOTS = 2  # slow pairs inside the node that make it the GPU
 
 
@@ -129,17 +130,16 @@ def _equally_slow(one: Culprit, two: Culprit, edge: float) -> bool:
 
 
 def _tried_with(culprit: Culprit, way: Culprit, judged: "list[Judged]") -> bool:
-    """Whether it was slow with an end of that leaf, or is told to be on it."""
+    """Whether it was slow with ends of that leaf more than once, which the way out of the leaf doesn't explain."""
     for each in judged:
         view = each.outcome.view
         t = view.table
         if view.inside or way.leaf is None:
             continue
         leaf, place = t.leaves.index(way.leaf), place_of(culprit, t)
-        if int(t.node_leaf[place]) == leaf:
-            return True
-        mine = (t.node_a == place, t.node_b == place)
+        ours = (t.node_a == place, t.node_b == place)
         theirs = (t.leaf_a == leaf, t.leaf_b == leaf)
-        if bool((((mine[0] & theirs[1]) | (mine[1] & theirs[0])) & view.slow).any()):
+        met = ((ours[0] & theirs[1]) | (ours[1] & theirs[0])) & view.slow
+        if int(met.sum()) >= MET_SLOW:
             return True
     return not judged

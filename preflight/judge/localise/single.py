@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     Floats = NDArray[Any]
     Bools = NDArray[Any]
 
-CHANCE = 0.02  # the expected number of parts that transients alone make look slow throughout, at most
+CHANCE = 0.02  # the expected number of parts that transients alone make look slow throughout, at most, in runs and logs of a few nodes
+FLEET_CHANCE = 2e-4  # and in fleets, which are examined again and again, and where probes that were slow are repeated without a person
+FEW_PARTS = 200
 LEAST_TRANSIENTS = 0.01  # assumed where fewer were seen: 1 % of the iterations dip by 10 % on a healthy 8 x B200
 LEAST_STICKY = (
     0.002  # of pairs that are slow each time though both ends are good: with 500 pairs and none seen, one may be
@@ -83,13 +85,13 @@ def clearing_limit(view: View, slow: "float | Floats") -> "Any":
 
 
 def need(parts: int, transients: float, *, least: float = LEAST_TRANSIENTS) -> int:
-    """How many slow shots make a part a suspect, so that transients alone would make CHANCE of all parts look so: parts x rate^need <= CHANCE.
+    """How many slow shots make a part a suspect, so that transients alone would make a small number of all parts look so: parts x rate^need <= the chance.
 
-    Example: 16,384 ends and 1 % transients: 16384 x 0.01^3 = 0.016, so 3. At least 2: one slow shot is repeated before anything is blamed.
+    Example: 16,384 ends and 1 % transients: 16384 x 0.01^4 = 0.00016, so 4. At least 2: one slow shot is repeated before anything is blamed.
     """
-    rate = max(transients, least)
+    rate, chance = max(transients, least), CHANCE if parts <= FEW_PARTS else FLEET_CHANCE
     number, expected = 2, parts * rate**2
-    while expected > CHANCE and number < 12:
+    while expected > chance and number < 12:
         number, expected = number + 1, expected * rate
     return number
 

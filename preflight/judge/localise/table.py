@@ -71,7 +71,8 @@ class Table(NamedTuple):
     @property
     def inside(self) -> "Bools":
         """Which shots stayed inside a node."""
-        return (self.node_a == self.node_b) & (self.a != self.b)
+        found: Bools = (self.node_a == self.node_b) & (self.a != self.b)
+        return found
 
 
 def base_op(op: str) -> str:
