@@ -4,6 +4,7 @@ Nothing touches the machine's own network: the bridges live in a namespace too, 
 """
 
 import contextlib
+import json
 import os
 import secrets
 import signal
@@ -15,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from preflight.model import Report, from_json
-from tests.fleet.agents import write_key
+from tests.fleet.agents import _SERVE, write_key
 
-HEALTHY_MBIT, SICK_MBIT = 400, 200  # far below what two cores can push, so that the links are the bottleneck
+HEALTHY_MBIT, SICK_MBIT = 200, 100  # far below what two cores can push, so that the links are the bottleneck
 PORT = 9947
-_BURST, _LATENCY = "64kb", "50ms"
+# short queues, as a switch has them: behind 50 ms of queue, TCP both ways at once swings between 60 and 97 of 100 Mbit/s; behind 5 ms it stays within 90 and 95 (measured)
+_BURST, _LATENCY = "32kb", "5ms"
 
 PLAN = """
 [model]
@@ -108,12 +110,19 @@ class Box:
         self.inside(name, "ip", "link", "set", "eth0", "up")
 
     def __exit__(self, *_: object) -> None:
-        for process in self.processes.values():
+        for name in list(self.processes):
+            self._end(name)
+        for name in (*self.nodes, "head", "fabric"):
+            sh("ip", "netns", "delete", self.space(name), check=False)
+
+    def _end(self, name: str) -> None:
+        process = self.processes.pop(name, None)
+        if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(10)
-        for name in (*self.nodes, "head", "fabric"):
-            sh("ip", "netns", "delete", self.space(name), check=False)
+            if process.stdout is not None:
+                process.stdout.close()
 
     def space(self, name: str) -> str:
         """The namespace of a node, of "head" (where the coordinator runs) or of "fabric" (where the bridges are)."""
@@ -148,20 +157,40 @@ class Box:
     def limit_pair(self, node: str, other: str, mbit: float) -> None:
         """What one node can send to one other, in each direction; the rest keeps its rate."""
         for sender, receiver in ((node, other), (other, node)):
-            self.inside(sender, "tc", "qdisc", "delete", "dev", "eth0", "root")
-            tc = ("tc", "class", "add", "dev", "eth0", "parent", "1:", "classid")
-            self.inside(sender, "tc", "qdisc", "add", "dev", "eth0", "root", "handle", "1:", "htb", "default", "10")
-            for number, rate in (("1:10", self.rate_mbit), ("1:20", mbit)):
-                self.inside(sender, *tc, number, "htb", "rate", f"{rate}mbit", "burst", _BURST, "cburst", _BURST)
             self.inside(
-                sender,
-                *("tc", "filter", "add", "dev", "eth0", "parent", "1:", "protocol", "ip", "u32"),
-                *("match", "ip", "dst", f"{self.address(receiver)}/32", "flowid", "1:20"),
+                sender, *("tc", "qdisc", "replace", "dev", "eth0", "root", "handle", "1:", "htb", "default", "1")
             )
+            for number, rate in ((1, self.rate_mbit), (2, mbit)):
+                self.inside(sender, *f"tc class add dev eth0 parent 1: classid 1:{number} htb rate 10gbit".split())
+                tbf = f"tbf rate {rate}mbit burst {_BURST} latency {_LATENCY}"
+                self.inside(sender, *f"tc qdisc add dev eth0 parent 1:{number} {tbf}".split())
+            u32 = f"u32 match ip dst {self.address(receiver)}/32 flowid 1:2"
+            self.inside(sender, *f"tc filter add dev eth0 parent 1: protocol ip {u32}".split())
 
     def cut(self, node: str) -> None:
         """Take the node's link down."""
         self.inside("fabric", "ip", "link", "set", f"to-{node}", "down")
+
+    def heal(self) -> None:
+        """All links as they were in the beginning."""
+        for number, node in enumerate(self.nodes):
+            self.inside("fabric", "ip", "link", "set", f"to-{node}", "up")
+            self.inside(node, "tc", "qdisc", "delete", "dev", "eth0", "root")
+            self.limit(node, self.rate_mbit, "both")
+            if self.leaf_of[number]:
+                for device in (f"up{self.leaf_of[number]}", f"down{self.leaf_of[number]}"):
+                    sh(*self.words("fabric", "tc", "qdisc", "delete", "dev", device, "root"), check=False)
+
+    def received_bytes(self, node: str) -> int:
+        """What has come to the node over its link so far."""
+        return int(self.inside("fabric", "cat", "/proc/net/dev").split(f"to-{node}:")[1].split()[8])
+
+    def wait_for_traffic(self, node: str, num_bytes: int, timeout_s: float = 120) -> None:
+        """Until so many bytes more have come to the node."""
+        begin, deadline = self.received_bytes(node), time.monotonic() + timeout_s
+        while self.received_bytes(node) < begin + num_bytes:
+            assert time.monotonic() < deadline, f"no traffic towards {node}"
+            time.sleep(0.01)
 
     def _tbf(self, space: str, device: str, mbit: float) -> None:
         self.inside(
@@ -173,7 +202,8 @@ class Box:
     # --- processes ---------------------------------------------------------------------------------------------------
 
     def start(self, name: str, space: str, *words: str, **options: Any) -> "subprocess.Popen[bytes]":
-        """A process of its own group inside a namespace, ended with the box."""
+        """A process of its own group inside a namespace, in place of an earlier one of that name; ended with the box."""
+        self._end(name)
         errors = (self.folder / f"{name}.stderr").open("wb")
         process = subprocess.Popen(
             self.words(space, *words), stderr=errors, start_new_session=True, stdin=subprocess.DEVNULL, **options
@@ -182,17 +212,17 @@ class Box:
         self.processes[name] = process
         return process
 
-    def start_agents(self) -> None:
-        """One agent per node; returns when each has said that it listens."""
+    def start_agents(self, **settings: Any) -> None:
+        """One agent per node; returns when each has said that it listens. `settings`: of the agent's Settings, beside name, address and port."""
         self.key_file = write_key(self.folder)
-        started = [
-            self.start(
-                *(f"agent-{node}", node, sys.executable, "-m", "preflight", "agent", "--name", node),
-                *("--address", self.address(node), "--port", str(PORT), "--key-file", str(self.key_file)),
-                stdout=subprocess.PIPE,
-            )
-            for node in self.nodes
-        ]
+        started = []
+        for node in self.nodes:
+            told = {"name": node, "address": self.address(node), "port": PORT, **settings}
+            words = ("-m", "preflight", "agent", "--key-file", str(self.key_file))
+            words += tuple(word for name in ("name", "address", "port") for word in (f"--{name}", str(told[name])))
+            if settings:
+                words = ("-c", _SERVE, json.dumps(told), str(self.key_file))
+            started.append(self.start(f"agent-{node}", node, sys.executable, *words, stdout=subprocess.PIPE))
         for process in started:
             assert process.stdout is not None
             assert process.stdout.readline().strip(), "an agent did not come up"
@@ -214,27 +244,61 @@ class Box:
 
     def begin_run(self, *, budget: str = "60s", leaves_told: bool = True) -> "subprocess.Popen[bytes]":
         """`preflight run` from the head's namespace."""
+        (self.folder / "out" / "report.json").unlink(missing_ok=True)
         hosts = ",".join(f"{node}={self.address(node)}:{PORT}" for node in self.nodes)
-        return self.start(
-            *("run", "head", sys.executable, "-m", "preflight", "run", str(self.write_plan(leaves_told=leaves_told))),
-            *(
-                "--hosts",
-                hosts,
-                "--key-file",
-                str(self.key_file),
-                "--budget",
-                budget,
-                "--out",
-                str(self.folder / "out"),
-            ),
-            stdout=(self.folder / "run.stdout").open("wb"),
-        )
+        with (self.folder / "run.stdout").open("wb") as stdout:
+            return self.start(
+                *(
+                    "run",
+                    "head",
+                    sys.executable,
+                    "-m",
+                    "preflight",
+                    "run",
+                    str(self.write_plan(leaves_told=leaves_told)),
+                ),
+                *(
+                    "--hosts",
+                    hosts,
+                    "--key-file",
+                    str(self.key_file),
+                    "--budget",
+                    budget,
+                    "--out",
+                    str(self.folder / "out"),
+                ),
+                stdout=stdout,
+            )
 
-    def run(self, *, budget: str = "60s", timeout_s: float = 120, leaves_told: bool = True) -> Report:
-        """A whole run; its report."""
-        process = self.begin_run(budget=budget, leaves_told=leaves_told)
-        process.wait(timeout_s)
+    def run(self, *, budget: str = "60s", leaves_told: bool = True) -> Report:
+        """A whole run; its report. It ends by its budget."""
+        self.begin_run(budget=budget, leaves_told=leaves_told)
+        return self.end_run(budget)
+
+    def end_run(self, budget: str = "60s") -> Report:
+        """Wait for the run that was begun; its report. It ends within its budget and 10 s."""
+        self.processes["run"].wait(float(budget.removesuffix("s")) + 10)
         return self.report()
+
+    def drive(self, rounds: Sequence[Sequence[tuple[int, int, str]]], timeout_s: float = 600) -> list[dict[str, Any]]:
+        """Rounds of pairs, run as the coordinator runs them, without planning and judging; what drive.py tells of each."""
+        task = {
+            "agents": [(node, self.address(node), PORT) for node in self.nodes],
+            "key": self.key_file.read_bytes().hex(),
+            "rounds": rounds,
+        }
+        done = subprocess.run(
+            self.words("head", sys.executable, "-m", "tests.cluster.drive"),
+            cwd=Path(__file__).parents[2],
+            input=json.dumps(task),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        figures: list[dict[str, Any]] = json.loads(done.stdout)["rounds"]
+        return figures
 
     def report(self) -> Report:
         """What the last run wrote."""
@@ -271,8 +335,6 @@ def descendants(roots: Sequence[int]) -> list[int]:
 
 def iperf3_bytes_per_s(box: Box, sender: str, receiver: str, seconds: float = 3) -> float:
     """What iperf3 receives over the same link, one TCP connection, payload bytes per second."""
-    import json
-
     server = box.start(f"iperf3-{receiver}", receiver, "iperf3", "-s", "-1", stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 10
     while not box.inside(receiver, "ss", "-Hltn", "sport = :5201"):
