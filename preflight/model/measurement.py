@@ -4,6 +4,7 @@ Only raw durations are stored. Bandwidth of a measurement = message size / media
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal
 
 from preflight.model.bandwidth import Collective, busbw_factor
@@ -125,7 +126,7 @@ class GpuAround(Noun, frozen=True, kw_only=True):
     after: Clocks | None = None
 
 
-class Measurement(Noun, frozen=True, kw_only=True):
+class Measurement(Noun, frozen=True, kw_only=True, dict=True):
     """The outcome of one probe. `samples` is empty if it failed. `data_correct` None: not verified.
 
     `transport`: what carried the data as far as is known ("gloo over lo", "NCCL: P2P/CUMEM"). `members` are the ranks that
@@ -148,17 +149,18 @@ class Measurement(Noun, frozen=True, kw_only=True):
         """Per timed window, the maximum over ranks of one operation's duration, in seconds."""
         return tuple(max(window) for window in zip(*(s.durations_s for s in self.samples), strict=False))
 
-    @property
+    @cached_property
     def duration_s(self) -> float | None:
         """Seconds of one operation as the job would see it: median over windows of the maximum over ranks."""
-        return median(self.slowest_s) if self.slowest_s else None
+        slowest_s = self.slowest_s
+        return median(slowest_s) if slowest_s else None
 
     @property
     def algbw_bytes_per_s(self) -> float | None:
         """Message size / duration; None if nothing was timed."""
         return self.probe.size_bytes / self.duration_s if self.duration_s else None
 
-    @property
+    @cached_property
     def busbw_bytes_per_s(self) -> float | None:
         """algbw x the collective's factor; None if nothing was timed."""
         algbw = self.algbw_bytes_per_s
