@@ -12,6 +12,7 @@ from preflight.model.base import Noun
 from preflight.model.position import Position
 
 SCHEMA = "preflight.state/1"
+MAX_NUMBER = 2**53  # of a position's: seeds have 32 bits, and count up by one with each tournament
 MAX_SETS = 256  # node sets that are remembered; the one that was used longest ago is forgotten first
 
 
@@ -41,6 +42,9 @@ class Memory:
 
 def _read(path: Path) -> tuple[Position, ...]:
     """Nothing of a file that isn't there, or is empty."""
+    if path.is_symlink():
+        problem = "holds no state of a scan: is a link, which is not written through"
+        raise ConfigError(str(path), problem, remedy="give --state the file that it points to")
     try:
         if not path.exists() or (path.is_file() and path.stat().st_size == 0):
             return ()
@@ -60,4 +64,18 @@ def _read(path: Path) -> tuple[Position, ...]:
         raise ConfigError(
             str(path), f"holds no state of a scan: its schema is not {SCHEMA}", remedy="give another --state FILE"
         )
+    for position in state.positions:
+        _refuse_impossible(path, position)
     return state.positions
+
+
+def _refuse_impossible(path: Path, position: Position) -> None:
+    """Numbers that no scan comes to: rounds are looked up by them, and a large negative one takes all memory there is."""
+    for key in ("seed", "inside", "across"):
+        value = getattr(position, key)
+        if not 0 <= value < MAX_NUMBER:
+            raise ConfigError(
+                str(path),
+                f"holds no state of a scan: {key} is {value}, expected a whole number from 0 to {MAX_NUMBER - 1}",
+                remedy="give another --state FILE, or remove it: the scan begins anew then",
+            )

@@ -65,6 +65,9 @@ FOREIGN = [
     b'{"schema": "preflight.report/1"}',
     b'{"schema": "preflight.state/2", "positions": []}',
     b'{"schema": "preflight.state/1", "positions": [{"seed": "x"}]}',
+    b'{"schema": "preflight.state/1", "positions": [{"seed": 1, "fingerprint": "a", "inside": -1}]}',
+    b'{"schema": "preflight.state/1", "positions": [{"seed": 1, "fingerprint": "a", "across": -4611686018427387904}]}',
+    b'{"schema": "preflight.state/1", "positions": [{"seed": 18446744073709551615, "fingerprint": "a"}]}',
     b"my thesis",
     b"\xff\xfe",
     b"[" * 100_000,
@@ -103,7 +106,16 @@ def test_a_folder_a_link_and_a_folder_that_is_not_there_are_refused(tmp_path):
         Memory(tmp_path)
     with pytest.raises(WorldError):
         Memory(tmp_path / "none" / "state.json").keep(FIRST)
+    memory = Memory(tmp_path / "link")
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(WorldError):
-        Memory(tmp_path / "link").keep(FIRST)
+    with pytest.raises((ConfigError, WorldError), match="is a link"):
+        memory.keep(FIRST)
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("target", ["real.json", "missing.json"])
+def test_a_link_is_refused_before_measuring_since_nothing_could_be_kept_through_it(tmp_path, target):
+    Memory(tmp_path / "real.json").keep(FIRST)
+    (tmp_path / "link").symlink_to(tmp_path / target)
+    with pytest.raises(ConfigError, match="is a link"):
+        Memory(tmp_path / "link")
