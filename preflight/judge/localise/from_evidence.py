@@ -13,6 +13,7 @@ from preflight.model.measurement import Measurement
 from preflight.model.plan import Plan, Rank
 
 PAIR_OPS = frozenset({"send_recv", "send", "host_to_device", "device_to_host"})
+PCIE = "over PCIe"
 PAIRS_TRIED = 4  # of one class of routes, for its formula: the pairs of a class are alike
 MIXED_VALUES = 2  # a software fact is a class where it has so many values or more
 
@@ -71,7 +72,10 @@ def _is_pair(m: Measurement) -> bool:
 
 
 def _op_names(pairs: list[Measurement], plan: Plan, inventory: Inventory | None) -> list[str]:
-    """The collective; inside nodes with the route behind it, where GPUs are joined unlike and every GPU has a pair on every route: that one lacks a route is what to find."""
+    """The collective; inside nodes with the route behind it, where GPUs are joined unlike and every GPU has a pair on every route: that one lacks a route is what to find.
+
+    Where no NVLink joins any of them, routes are apart in any case: below one host bridge peer access gives 9.9 GB/s, and the way through host memory between others 22 (NVIDIA/nccl issue 814).
+    """
     placed = plan.placement.ranks
     routes: dict[tuple[int, ...], str] = {
         m.probe.ranks: _joined_by(placed, m.probe.ranks, inventory) for m in pairs if len(m.probe.ranks) == 2
@@ -82,7 +86,8 @@ def _op_names(pairs: list[Measurement], plan: Plan, inventory: Inventory | None)
     complete = all(
         {rank for ranks, kind in inside.items() if kind == one for rank in ranks} == everyone for one in kinds
     )
-    apart = inside if complete and len(kinds) > 1 else {}
+    bare = all(kind.startswith(PCIE) for kind in kinds)
+    apart = inside if (complete or bare) and len(kinds) > 1 else {}
     return [f"{m.probe.collective} {apart.get(m.probe.ranks, '')}".rstrip() for m in pairs]
 
 
@@ -95,7 +100,7 @@ def _joined_by(placed: tuple[Rank, ...], ranks: Iterable[int], inventory: Invent
     peer = next((p for p in mine.peers if other and p.index == other.index), None) if mine else None
     if peer is None or peer.num_nvlinks is None:
         return ""
-    return f"over {peer.num_nvlinks} NVLinks" if peer.num_nvlinks else f"over PCIe ({peer.ancestor})"
+    return f"over {peer.num_nvlinks} NVLinks" if peer.num_nvlinks else f"{PCIE} ({peer.ancestor})"
 
 
 def _classes(ends: Ends, inventory: Inventory | None) -> dict[str, tuple[str | None, ...]]:

@@ -215,12 +215,15 @@ def _in_company(edges: Edges, side: frozenset[int]) -> frozenset[int]:
 
 
 def _strangers(edges: Edges, loose: Edges, theirs: frozenset[int], known: frozenset[int]) -> frozenset[int]:
-    """Units that were fast with nobody and met only units of the one side: the path explains them, and which side they are on is not known."""
-    return frozenset(
-        u
-        for u, others in loose.slow.items()
-        if u not in known and not edges.fast.get(u) and others and others <= theirs
-    )
+    """Units that were fast with nobody, and of the two sets met only units of the one: the path explains them, and which side they are on is not known. Others whose side is not known either don't count."""
+    sides = (theirs, known - theirs)
+    unsettled = _doubtful(edges, *sides) if all(sides) else frozenset()
+    found = set()
+    for unit, others in loose.slow.items():
+        settled = {other for other in others if edges.fast.get(other) and other not in unsettled}
+        if unit not in known and not edges.fast.get(unit) and settled and settled <= theirs:
+            found.add(unit)
+    return frozenset(found)
 
 
 def _between(units: Units, one: frozenset[int], other: frozenset[int]) -> "Bools":

@@ -20,6 +20,7 @@ LEAST_TRANSIENTS = 0.01  # assumed where fewer were seen: 1 % of the iterations 
 LEAST_STICKY = (
     0.002  # of pairs that are slow each time though both ends are good: with 500 pairs and none seen, one may be
 )
+STICKY_CHANCE = 0.005
 SLOT_NODES = 4  # with three nodes two bad NICs explain a slow slot as well
 CLEARED = 2  # good partners beside which a part is named: with a single one, the pair explains as much
 
@@ -84,12 +85,13 @@ def clearing_limit(view: View, slow: "float | Floats") -> "Any":
     return np.minimum(view.scale.edge, slow / view.scale.edge)
 
 
-def need(parts: int, transients: float, *, least: float = LEAST_TRANSIENTS) -> int:
+def need(parts: int, transients: float, *, least: float = LEAST_TRANSIENTS, chance: float | None = None) -> int:
     """How many slow shots make a part a suspect, so that transients alone would make a small number of all parts look so: parts x rate^need <= the chance.
 
     Example: 16,384 ends and 1 % transients: 16384 x 0.01^4 = 0.00016, so 4. At least 2: one slow shot is repeated before anything is blamed.
     """
-    rate, chance = max(transients, least), CHANCE if parts <= FEW_PARTS else FLEET_CHANCE
+    rate = max(transients, least)
+    chance = chance or (CHANCE if parts <= FEW_PARTS else FLEET_CHANCE)
     number, expected = 2, parts * rate**2
     while expected > chance and number < 12:
         number, expected = number + 1, expected * rate
@@ -150,7 +152,7 @@ def _partners_needed(view: View, level: Level, stuck: "dict[str, float]") -> int
     """How many good partners a single end or node must have been slow with: more where pairs of good ones are slow too."""
     if level.name not in stuck or view.inside:
         return CLEARED
-    return need(level.number, stuck[level.name], least=LEAST_STICKY)
+    return need(level.number, stuck[level.name], least=LEAST_STICKY, chance=STICKY_CHANCE)
 
 
 def _beyond_its_node(view: View, end: int, unexplained: "Bools", slow: int) -> bool:
