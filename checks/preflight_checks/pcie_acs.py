@@ -70,6 +70,7 @@ def _state_findings(node: Node, ways: Sequence[_Way], hung: Sequence[_Way]) -> I
     redirected = [way for way in rest if way.with_bits(REDIRECT)]
     checked = [way for way in rest if way not in redirected and way.with_bits(SOURCE_VALID)]
     unread = [way for way in rest if way.unreadable and way not in redirected and way not in checked]
+    explained = [way for way in hung if way.unreadable or way.with_bits(REDIRECT | SOURCE_VALID)]
     translated = node.iommu is not None and node.iommu.mode == "translated" and not _virtual(node)
     for found, mask, text in (
         (redirected, REDIRECT, "ACS redirects"),
@@ -91,8 +92,9 @@ def _state_findings(node: Node, ways: Sequence[_Way], hung: Sequence[_Way]) -> I
         yield _finding(node, Verdict.UNKNOWN, observed, remedy="run `preflight node` as root: only root may read it")
     elif node.iommu is None or node.iommu.mode is None:
         yield _finding(node, Verdict.UNKNOWN, "mode of the IOMMU unknown")
-    elif not (hung or redirected or checked or translated):
+    elif not (explained or redirected or checked or translated):
         observed = f"{len(ways)} way{'s' * (len(ways) != 1)} over PCIe, no bridge redirects; IOMMU {node.iommu.mode}"
+        observed += f": that {_names(hung)} hung has another cause" if hung else ""
         yield _finding(node, Verdict.PASS, observed)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from preflight.model import Check, Evidence, Finding, Incident, Measurement, Part, Verdict, tries
+from preflight.model.failing_pairs import Explained, explained, shared
 from preflight.model.hostlist import fold_numbers
 from preflight.model.plan import Rank
 
@@ -279,7 +280,9 @@ def _paths(evidence: Evidence, judged: set[int], placed: Sequence[Rank], limits:
     if len(pairs) <= MOST_PAIRS:
         yield from pairs
     else:
-        yield _many(pairs)
+        tried_of = tries.by_subject(measurements)
+        found = shared([tried_of[finding.subject] for finding in pairs], worked, placed)
+        yield _many(pairs, explained(found, len(pairs), evidence))
 
 
 def _path(subject: str, tried: Sequence[Measurement], slow_message_s: float, *, proven: bool) -> Finding:
@@ -290,6 +293,8 @@ def _path(subject: str, tried: Sequence[Measurement], slow_message_s: float, *, 
     remedy = "it worked when it was repeated: run again if it matters"
     if bad:
         remedy = "look at the route between its ranks (firewall, interface, cable)"
+        if tried[0].probe.axis is not None:
+            remedy = "look at its pairs that fail, or else at what only a group needs: several HCAs at once (NCCL_IB_HCA), ways between unlike slots (NCCL_CROSS_NIC)"
         remedy = f"its ranks work with others: {remedy}" if proven else f"run again, and {remedy}"
     elif tried[-1].failure or slow:
         remedy = "run again: there was no chance to repeat it"
@@ -307,17 +312,21 @@ def _path(subject: str, tried: Sequence[Measurement], slow_message_s: float, *, 
     )
 
 
-def _many(pairs: Sequence[Finding]) -> Finding:
-    """So many pairs that what they share is at fault, and no link of two ranks."""
+def _many(pairs: Sequence[Finding], why: Explained | None) -> Finding:
+    """So many pairs that what they share is at fault, and no link of two ranks. `why`: what that is; None: not known."""
     names = [finding.subject for finding in pairs]
     shown = ", ".join(names[:MOST_SHOWN]) + (f" and {len(names) - MOST_SHOWN} more" if names[MOST_SHOWN:] else "")
+    blames = why.blames if why else None
     return Finding(
         check="reachable",
-        subject="pairs",
-        verdict=Verdict.UNKNOWN,
-        observed=f"{len(names)} pairs fail or are too slow for their message ({shown}): {pairs[0].observed}",
+        subject=blames.name if blames else "pairs",
+        verdict=Verdict.FAIL if blames else Verdict.UNKNOWN,
+        observed=f"{len(names)} pairs fail or are too slow for their message ({shown}): {pairs[0].observed}{f'; {why.text}' if why else ''}",
         expected="every pair that is asked for can be joined, and carries its message within the deadline",
-        remedy="look at what these pairs share, a node, a rail, a route between two sets of nodes: slow_part names it if the run saw enough",
+        remedy=why.remedy
+        if why
+        else "look at what these pairs share, a node, a rail, a route between two sets of nodes: slow_part names it if the run saw enough",
+        blames=blames,
         evidence=tuple(key for finding in pairs for key in finding.evidence)[:MOST_EVIDENCE],
     )
 
