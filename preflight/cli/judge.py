@@ -24,7 +24,7 @@ from preflight.report.text import clean
     "--nccl-tests",
     "logs",
     metavar="PATH",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     multiple=True,
     help="Judge the output of nccl-tests instead: a file, or a folder of runs over pairs of nodes, single nodes or more. May be given several times.",
 )
@@ -49,7 +49,7 @@ from preflight.report.text import clean
 @exit_style_option
 def command(
     report: Path | None,
-    logs: tuple[Path, ...],
+    logs: tuple[str, ...],
     topology: Path | None,
     save: Path | None,
     metrics: Path | None,
@@ -66,6 +66,8 @@ def command(
         raise UsageError(f"REPORT ({report}) and --nccl-tests exclude each other: a saved run, or logs")
     if topology is not None and not logs:
         raise UsageError("--topology is for --nccl-tests: a saved run has its own")
+    if "" in logs:
+        raise UsageError("--nccl-tests is empty: is a variable not set?")
     judged = _of_logs(logs, topology, rules, checks) if logs else _again(report, rules, checks)
     print_report(judged, format_)
     if save is not None:
@@ -77,11 +79,11 @@ def command(
     return exit_code(judged.answer, judged.findings, exit_style)
 
 
-def _of_logs(logs: Sequence[Path], topology: Path | None, rules: str | None, checks: Sequence[Check]) -> Report:
+def _of_logs(logs: Sequence[str], topology: Path | None, rules: str | None, checks: Sequence[Check]) -> Report:
     """The report of logs of nccl-tests. Raises ConfigError."""
     from preflight.cli.judge_logs import report_of_logs
 
-    return report_of_logs(logs, topology, _rules(rules, checks) if rules else {}, checks)
+    return report_of_logs([Path(path) for path in logs], topology, _rules(rules, checks) if rules else {}, checks)
 
 
 def _again(path: Path | None, rules: str | None, checks: Sequence[Check]) -> Report:

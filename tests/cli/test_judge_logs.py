@@ -155,6 +155,12 @@ def test_a_folder_without_logs_and_a_missing_one_are_78(tmp_path, capsys, argume
     assert "Traceback" not in err
 
 
+def test_an_empty_path_is_a_variable_that_is_not_set_and_not_the_folder_one_is_in(healthy, monkeypatch, capsys):
+    monkeypatch.chdir(healthy)
+    assert run_command_line(["judge", "--nccl-tests", ""]) == 64
+    assert "--nccl-tests is empty" in capsys.readouterr().err
+
+
 def test_a_report_and_logs_exclude_each_other(healthy, tmp_path, capsys):
     for arguments in ([str(tmp_path / "r.json"), "--nccl-tests", str(healthy)], ["--topology", "t", "r.json"], []):
         assert run_command_line(["judge", *arguments]) == 64

@@ -21,6 +21,8 @@ MAX_FILE_BYTES = 64 * 2**20  # NCCL_DEBUG=INFO of 1,000 ranks has some 10 MB
 MAX_TOTAL_BYTES = 2**30
 
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"PK\x03\x04": "zip"}
+_CONTROL = bytes(sorted({*range(32), 127} - set(b"\t\n\r\f\b\x1b")))
+_ZEROS = re.compile(rb"\0+")
 _WRITES = re.compile(r"# Writing JSON output to (\S{1,4096})")
 
 
@@ -40,6 +42,9 @@ def read_logs(paths: Sequence[str | Path]) -> Logs:
     runs: list[Run] = []
     skipped: list[tuple[str, str]] = []
     twice: set[tuple[str, str]] = set()  # (folder, name) of JSON files whose runs are in a text log too
+    seen: set[tuple[int, int]] = (
+        set()
+    )  # files, whatever they are called: a run that counts twice would look like a repetition
     num_files = total_bytes = 0
     for path in paths:
         for file in _files(Path(path), skipped):
@@ -48,10 +53,9 @@ def read_logs(paths: Sequence[str | Path]) -> Logs:
                 raise ConfigError(
                     readable(str(path)), f"has more than {MAX_FILES} files", remedy="give one family of logs at a time"
                 )
-            try:
-                data = read_bytes(file, MAX_FILE_BYTES)
-            except ConfigError as error:
-                skipped.append((error.source, error.problem))
+            data = _content(file, seen)
+            if isinstance(data, str):
+                skipped.append((readable(str(file)), data))
                 continue
             total_bytes += len(data)
             if total_bytes > MAX_TOTAL_BYTES:
@@ -60,8 +64,12 @@ def read_logs(paths: Sequence[str | Path]) -> Logs:
             runs += found if isinstance(found, list) else []
             if not isinstance(found, list):
                 skipped.append((readable(str(file)), found))
-    kept = [run for run in runs if (run.folder, run.source.rpartition("/")[2]) not in twice]
-    skipped += [(run.source, "the same run as in a text log") for run in runs if run not in kept]
+    kept: list[Run] = []
+    for run in runs:
+        if (run.folder, run.source.rpartition("/")[2]) in twice:
+            skipped.append((run.source, "the same run as in a text log"))
+        else:
+            kept.append(run)
     if not kept:
         source = readable(", ".join(map(str, paths)))
         why = "; ".join(dict.fromkeys(reason for _, reason in skipped[:3]))
@@ -108,6 +116,21 @@ def _files(path: Path, skipped: list[tuple[str, str]], depth: int = 0) -> Iterat
         yield from _files(path / name, skipped, depth + 1)
 
 
+def _content(file: Path, seen: set[tuple[int, int]]) -> bytes | str:
+    """What is in a file, or why it is left out. `seen`: device and number of those that were read."""
+    try:
+        status = file.stat()
+        data = read_bytes(file, MAX_FILE_BYTES)
+    except ConfigError as error:
+        return error.problem
+    except OSError as error:
+        return f"can't be read: {error.strerror}"
+    if (status.st_dev, status.st_ino) in seen:
+        return "is there under another name, or given twice"
+    seen.add((status.st_dev, status.st_ino))
+    return data
+
+
 def _read(data: bytes, file: Path, twice: set[tuple[str, str]]) -> list[Run] | str:
     """The runs of one file, or why it has none."""
     if not data:
@@ -116,8 +139,10 @@ def _read(data: bytes, file: Path, twice: set[tuple[str, str]]) -> list[Run] | s
     if packed:
         return f"is packed with {packed}: unpack it first"
     utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
-    if not utf16 and b"\0" in data[:65536]:
+    if not utf16 and _is_binary(data.lstrip(b"\0")[:65536]):
         return "is no text"
+    if not utf16:
+        data = _ZEROS.sub(b"\n", data)
     text = data.decode("utf-16" if utf16 else "utf-8-sig", errors="replace")
     source, folder = readable(str(file)), readable(str(file.parent))
     if text.lstrip().startswith("{"):
@@ -135,3 +160,11 @@ def _read(data: bytes, file: Path, twice: set[tuple[str, str]]) -> list[Run] | s
     for name in _WRITES.findall(text):
         twice.add((folder, name.rpartition("/")[2]))
     return read_text(text, source=source, folder=folder) or "is no output of nccl-tests"
+
+
+def _is_binary(head: bytes) -> bool:
+    """Zeros alone are what a file system leaves where a machine went down while it wrote: the text around them counts. Programs and core dumps have other control bytes too."""
+    if b"\0" not in head:
+        return not head
+    rest = head.replace(b"\0", b"")
+    return len(rest.translate(None, _CONTROL)) < 0.99 * len(rest)

@@ -146,3 +146,31 @@ def test_utf_16_and_stray_bytes_are_read(tmp_path):
     (tmp_path / "a.log").write_bytes(GOOD.encode("utf-16"))
     (tmp_path / "b.log").write_bytes(b"\xff\xc3 junk\n" + GOOD.encode())
     assert len(read_logs([tmp_path]).runs) == 2
+
+
+@pytest.mark.parametrize("zeros", [1, 4096, 100_000])
+@pytest.mark.parametrize("where", ["before", "after", "inside"])
+def test_zeros_where_a_machine_went_down_cost_no_run(tmp_path, zeros, where):
+    cut = GOOD.index("\n", len(GOOD) // 2) if where == "inside" else 0 if where == "before" else len(GOOD)
+    (tmp_path / "a.log").write_bytes(GOOD[:cut].encode() + bytes(zeros) + GOOD[cut:].encode())
+    (tmp_path / "b.log").write_text(GOOD)
+    first, second = read_logs([tmp_path]).runs
+    assert first.rows == second.rows
+    assert first.hosts == second.hosts
+
+
+def test_a_core_dump_that_holds_a_log_is_none(tmp_path):
+    (tmp_path / "a.log").write_text(GOOD)
+    (tmp_path / "core.1").write_bytes(b"\x7fELF\2\1\1" + bytes(range(1, 32)) * 30 + bytes(900) + GOOD.encode())
+    logs = read_logs([tmp_path])
+    assert len(logs.runs) == 1
+    assert [why for _, why in logs.skipped] == ["is no text"]
+
+
+def test_a_file_counts_once_however_often_it_is_given(tmp_path, monkeypatch):
+    (tmp_path / "a.log").write_text(GOOD)
+    (tmp_path / "latest.log").hardlink_to(tmp_path / "a.log")
+    monkeypatch.chdir(tmp_path)
+    logs = read_logs([tmp_path, tmp_path / "a.log", "a.log"])
+    assert len(logs.runs) == 1
+    assert ["given twice" in why for _, why in logs.skipped] == [True] * 3
