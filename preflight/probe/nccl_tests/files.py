@@ -13,7 +13,7 @@ from preflight.model.base import Record
 from preflight.probe.nccl_tests.document import is_document, read_document
 from preflight.probe.nccl_tests.hosts import with_hosts
 from preflight.probe.nccl_tests.run import Run
-from preflight.probe.nccl_tests.text import read_text
+from preflight.probe.nccl_tests.text import MAX_RUNS, read_text
 
 MAX_FILES = 50_000  # all pairs of 300 nodes
 MAX_DEPTH = 8
@@ -61,8 +61,9 @@ def read_logs(paths: Sequence[str | Path]) -> Logs:
             if total_bytes > MAX_TOTAL_BYTES:
                 raise ConfigError(readable(str(path)), f"has more than {MAX_TOTAL_BYTES // 2**30} GiB of files")
             found = _read(data, file, twice)
-            runs += found if isinstance(found, list) else []
-            if not isinstance(found, list):
+            if isinstance(found, list):
+                _add(runs, found, file)
+            else:
                 skipped.append((readable(str(file)), found))
     kept: list[Run] = []
     for run in runs:
@@ -114,6 +115,13 @@ def _files(path: Path, skipped: list[tuple[str, str]], depth: int = 0) -> Iterat
         return
     for name in names:
         yield from _files(path / name, skipped, depth + 1)
+
+
+def _add(runs: list[Run], found: list[Run], file: Path) -> None:
+    """Raises ConfigError if it would be too many."""
+    if len(runs) + len(found) > MAX_RUNS:
+        raise ConfigError(readable(str(file)), f"is beyond {MAX_RUNS} runs", remedy="give fewer logs at a time")
+    runs += found
 
 
 def _content(file: Path, seen: set[tuple[int, int]]) -> bytes | str:

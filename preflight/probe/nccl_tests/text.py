@@ -16,7 +16,7 @@ from preflight.probe.nccl_tests.lines import (
 )
 from preflight.probe.nccl_tests.run import COLLECTIVES, OTHERS, UNNAMED, Row, Run, Seat
 
-MAX_SEATS, MAX_ROWS, MAX_HINTS = 65536, 4096, 4
+MAX_RUNS, MAX_SEATS, MAX_ROWS, MAX_HINTS = 100_000, 65536, 4096, 4  # runs: all pairs of 400 nodes
 MIXED = "several tests wrote here at once, each with a rank 0 of its own (built without MPI?): whose rows are whose can't be told"
 MAX_LINES_BETWEEN = 4096  # of NCCL's, between the halves of a row
 
@@ -40,10 +40,12 @@ _HINTS = (
 
 
 def read_text(text: str, *, source: str, folder: str) -> list[Run]:
-    """The runs of a file, in their order; empty: nothing in it comes from nccl-tests. Never raises for content."""
+    """The runs of a file, in their order; empty: nothing in it comes from nccl-tests. No more than MAX_RUNS + 1, which callers refuse. Never raises for content."""
     reader = _Reader(source, folder)
     for number, line in enumerate(text.split("\n"), 1):
         reader.take(cleaned(line), number)
+        if len(reader.parts) > MAX_RUNS:
+            break
     return list(reader.finish())
 
 

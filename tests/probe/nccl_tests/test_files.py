@@ -174,3 +174,11 @@ def test_a_file_counts_once_however_often_it_is_given(tmp_path, monkeypatch):
     logs = read_logs([tmp_path, tmp_path / "a.log", "a.log"])
     assert len(logs.runs) == 1
     assert ["given twice" in why for _, why in logs.skipped] == [True] * 3
+
+
+def test_runs_without_end_are_refused_and_take_no_memory_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("preflight.probe.nccl_tests.text.MAX_RUNS", 10)
+    monkeypatch.setattr(files, "MAX_RUNS", 10)
+    (tmp_path / "a.log").write_text("nccl-tests version 2.1\n# Avg bus bandwidth    : 1\n" * 10_000)
+    with pytest.raises(ConfigError, match="beyond 10 runs"):
+        read_logs([tmp_path])
