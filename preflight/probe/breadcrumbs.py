@@ -35,6 +35,7 @@ _ENTRY = struct.Struct("<IIqqqqd")  # counter, stage, rank, task, peer, operatio
 _COUNTER = struct.Struct("<I")
 _NOBODY = -1
 _TRIES = 50
+_MOST = 2**40  # far above any rank or count
 
 
 class Crumb(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +101,9 @@ class Page:
         if counter == 0 or not 0 <= stage < len(STAGES):
             return None
         whom = None if peer == _NOBODY else peer
+        counted = min(rank, task, operation, whom or 0) >= 0 and max(rank, task, operation, whom or 0) < _MOST
+        if not counted or not 0 <= since_s <= time.monotonic() + 1:  # nan is refused too
+            return None
         return Crumb(rank=rank, task=task, stage=STAGES[stage], peer=whom, operation=operation, since_s=since_s)
 
     def close(self) -> None:

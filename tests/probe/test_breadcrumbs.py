@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from preflight.model import Failure
-from preflight.probe.breadcrumbs import STAGES, Page, Trail
+from preflight.probe.breadcrumbs import _ENTRY, STAGES, Page, Trail
 from preflight.probe.stages import describe_stage
 from tests.builders import make_probe
 
@@ -38,6 +38,31 @@ def test_a_half_written_entry_and_nonsense_tell_nothing(counter):
     page = Page()
     os.pwrite(page.descriptor, struct.pack("<II", counter, 99), 0)
     assert page.read() is None
+    page.close()
+
+
+GOOD = {"rank": 3, "task": 7, "peer": 1, "operation": 2, "since_s": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("rank", -1),
+        ("rank", 2**62),
+        ("task", -(2**63)),
+        ("peer", -2),
+        ("operation", -1),
+        ("since_s", float("nan")),
+        ("since_s", float("inf")),
+        ("since_s", -1e300),
+        ("since_s", 1e300),
+    ],
+)
+def test_numbers_that_no_worker_can_mean_tell_nothing(name, value):
+    page = Page()
+    for fields, told in ((GOOD, True), ({**GOOD, name: value}, False)):
+        _ENTRY.pack_into(page._page, 0, 2, STAGES.index("operation"), *fields.values())
+        assert (page.read() is not None) == told
     page.close()
 
 
