@@ -20,12 +20,14 @@ from preflight.model.measurement import RouteKind
 
 SUBSYSTEMS = "INIT,GRAPH,ENV,NET"
 MAX_TEXT_BYTES = 2**20  # of one probe; a communicator of eight GPUs writes some 30 kB
+MAX_LINES = 20_000  # in MAX_TEXT_BYTES of real lines there are half as many; a million empty ones take seconds, which a round doesn't have
 MAX_LINE, MAX_VALUE, MAX_NOTE = 2000, 100, 160  # letters
 MAX_ROUTES, MAX_SETTINGS, MAX_NOTES, MAX_HCAS = 32, 64, 8, 16
 
 _CHANNEL = re.compile(
     r"Channel \d{1,4}(?:/\d{1,4})? : (\d{1,6})\[[0-9a-fA-F]{1,16}\] -> (\d{1,6})\[[0-9a-fA-F]{1,16}\](?: \[(?:send|receive)\])? via (\S{1,60}(?: pointer)?)"
 )
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL")  # as with the settings of a node (discover/settings.py)
 _CHANNELS = re.compile(
     r"\b(\d{1,4}) coll channels(?:, \d{1,4} collnet channels)?(?:, (\d{1,4}) nvls channels)?(?:, \d{1,4} p2p channels)?"
 )
@@ -57,7 +59,7 @@ class Said:
     def take(self, text: str) -> None:
         """Read what was written during one probe: what belongs to a communicator is forgotten first."""
         self.ways, self.channels, self.nvls_channels, self.algorithm, self.protocol = {}, None, None, None, None
-        for line in text.splitlines():
+        for line in text.splitlines()[:MAX_LINES]:
             self._line(line[:MAX_LINE])
 
     def _line(self, line: str) -> None:
@@ -124,7 +126,7 @@ class Said:
         ]
         network = [way for way in ways if way.kind == "NET" and not way.via.startswith("NET/Socket")]
         ours = {name: environ[name][:MAX_VALUE] for name in sorted(environ) if name.startswith("NCCL_")}
-        settings = {**self.settings, **ours}
+        settings = {name: _shown(name, value) for name, value in {**self.settings, **ours}.items()}
         shown = [name for name in settings if name not in _OUR_OWN][:MAX_SETTINGS]
         return Transport(
             rank=rank,
@@ -141,6 +143,11 @@ class Said:
             from_file=tuple(name for name in shown if name not in environ),
             notes=tuple(self.notes),
         )
+
+
+def _shown(name: str, value: str) -> str:
+    """A setting's value for the report, which is passed on: nothing that is called a secret."""
+    return "(not shown)" if _SECRET.search(name) else value
 
 
 def kind_of(via: str) -> RouteKind:

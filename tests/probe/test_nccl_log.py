@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preflight.probe.nccl_log import (
+    MAX_LINES,
     MAX_NOTES,
     MAX_ROUTES,
     MAX_SETTINGS,
@@ -155,3 +156,16 @@ def test_a_process_that_cannot_look_into_its_own_descriptors_writes_into_a_priva
         assert not folder.exists()
         nccl.write("second\n")
         assert log.new_text() == "second\n"
+
+
+def test_values_of_settings_that_are_called_secrets_are_not_passed_on():
+    transport = said(HEAD + "NCCL_NET_TOKEN set by environment to hunter2.", environ={"NCCL_NET_PASSWORD": "hunter3"})
+    assert transport.settings == {"NCCL_NET_TOKEN": "(not shown)", "NCCL_NET_PASSWORD": "(not shown)"}
+
+
+def test_lines_beyond_what_nccl_writes_are_not_read():
+    found = Said()
+    found.take("\n" * MAX_LINES + HEAD + "Using network IB")
+    assert found.network is None
+    found.take("\n" * (MAX_LINES - 1) + HEAD + "Using network IB")
+    assert found.network == "IB"
