@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MOST_PAIRS = 1000  # slow pairs repeated at once: 1 % of 50,000 shots, twice over
 MOST_ASKS = 6000
+MOST_STRANGERS = 16  # ends of one question
 CONTROLS = 8  # probes of known good ends, so that a new operation has a reference
 REPEATS = 2
 TO_KNOW_NOISE = 12
@@ -176,15 +177,13 @@ class Asking:
             if one.kind == "node":
                 place = self.table.ends.nodes.index(one.nodes[0])
                 ends.update(dict.fromkeys(np.flatnonzero(self.table.end_node == place).tolist()))
-        for end in ends:
-            for other in self.partners.near(end, 1, self.limit(culprit)) + self.partners.far(
-                end, 2, self.limit(culprit)
-            ):
+        limit = self.limit(culprit)
+        for end in list(ends)[:MOST_STRANGERS]:
+            near = self.partners.near(end, 3, limit)  # a way out that is slow hides what partners elsewhere would tell
+            for other in near + self.partners.far(end, 1 if near else 2, limit):
                 self.add(end, other, "met nobody who is known to be good", priority=0)
-        if not ends:
-            for one in culprit.candidates:
-                if one.kind == "link":
-                    continue
+            if not self.table.ends.whole_nodes and not any(inside_shots(end, self.judged)):
+                self.inside_node(end)
 
     def doubtful_units(self) -> None:
         """Of a path: units that were not compared with both sets."""

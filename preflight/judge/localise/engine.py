@@ -161,7 +161,7 @@ def _joined(view: View, found: list[Explained], one: Explained, open_shots: "Boo
         both = joined_path(view, one.path, other.path, one.unit, open_shots)
         if both is not None:
             found.remove(other)
-            return one._replace(path=both, shots=one.shots | other.shots, crossing=one.crossing | other.crossing)
+            return one._replace(path=both, shots=both.shots, crossing=one.crossing | other.crossing)
     return one
 
 

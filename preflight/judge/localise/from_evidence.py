@@ -1,7 +1,7 @@
 """Ends and shots of a run: its measured pairs, those of unlike routes inside nodes told apart by what joins the GPUs."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -13,7 +13,7 @@ from preflight.model.measurement import Measurement
 from preflight.model.plan import Plan, Rank
 
 PAIR_OPS = frozenset({"send_recv", "send", "host_to_device", "device_to_host"})
-PCIE = "over PCIe"
+PCIE, NVLINKS = "over PCIe", "NVLinks"
 PAIRS_TRIED = 4  # of one class of routes, for its formula: the pairs of a class are alike
 MIXED_VALUES = 2  # a software fact is a class where it has so many values or more
 
@@ -74,7 +74,8 @@ def _is_pair(m: Measurement) -> bool:
 def _op_names(pairs: list[Measurement], plan: Plan, inventory: Inventory | None) -> list[str]:
     """The collective; inside nodes with the route behind it, where GPUs are joined unlike and every GPU has a pair on every route: that one lacks a route is what to find.
 
-    Where no NVLink joins any of them, routes are apart in any case: below one host bridge peer access gives 9.9 GB/s, and the way through host memory between others 22 (NVIDIA/nccl issue 814).
+    Where NVLink joins none of them, or single pairs (bridges), routes are apart in any case: a pair whose bridge is off is as slow as others over PCIe, and no fault of its GPUs.
+    Below one host bridge peer access gives 9.9 GB/s, and the way through host memory between others 22 (NVIDIA/nccl issue 814).
     """
     placed = plan.placement.ranks
     routes: dict[tuple[int, ...], str] = {
@@ -87,8 +88,14 @@ def _op_names(pairs: list[Measurement], plan: Plan, inventory: Inventory | None)
         {rank for ranks, kind in inside.items() if kind == one for rank in ranks} == everyone for one in kinds
     )
     bare = all(kind.startswith(PCIE) for kind in kinds)
-    apart = inside if (complete or bare) and len(kinds) > 1 else {}
+    apart = inside if len(kinds) > 1 and (complete or bare or _is_bridged(inside)) else {}
     return [f"{m.probe.collective} {apart.get(m.probe.ranks, '')}".rstrip() for m in pairs]
+
+
+def _is_bridged(routes: Mapping[tuple[int, ...], str]) -> bool:
+    """NVLink joins pairs of GPUs only, each GPU with one other."""
+    joined = {frozenset(ranks) for ranks, kind in routes.items() if kind.endswith(NVLINKS)}
+    return bool(joined) and len(frozenset().union(*joined)) == 2 * len(joined)
 
 
 def _joined_by(placed: tuple[Rank, ...], ranks: Iterable[int], inventory: Inventory | None) -> str:
@@ -100,7 +107,7 @@ def _joined_by(placed: tuple[Rank, ...], ranks: Iterable[int], inventory: Invent
     peer = next((p for p in mine.peers if other and p.index == other.index), None) if mine else None
     if peer is None or peer.num_nvlinks is None:
         return ""
-    return f"over {peer.num_nvlinks} NVLinks" if peer.num_nvlinks else f"{PCIE} ({peer.ancestor})"
+    return f"over {peer.num_nvlinks} {NVLINKS}" if peer.num_nvlinks else f"{PCIE} ({peer.ancestor})"
 
 
 def _classes(ends: Ends, inventory: Inventory | None) -> dict[str, tuple[str | None, ...]]:

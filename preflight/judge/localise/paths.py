@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ints = NDArray[Any]
+    Floats = NDArray[Any]
     Bools = NDArray[Any]
 
-TYPICAL = 3  # slow shots of a pair of units of a path on average
-FIRM = 4  # slow shots that make one pair of units an edge by itself: transients don't do that
+TYPICAL = 2.5  # slow pairs of ends of a pair of units of a path on average
+FIRM = 4  # slow pairs of ends that make one pair of units an edge by itself: transients don't do that
 MOST_SETS = 6
 
 
@@ -35,7 +36,7 @@ class Path(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """Pairs of units by what was seen between them. `weight`: slow shots of a slow pair."""
+    """Pairs of units by what was seen between them. `weight`: of a slow pair, how many different pairs of ends were slow."""
 
     fast: dict[int, set[int]]
     slow: dict[int, set[int]]
@@ -53,14 +54,14 @@ def find_paths(
     telling = slow if slow.any() else failed  # beside figures, a failure says nothing about who belongs where
     # what another part explains is fast enough to refute a path that is slower still
     limit = float(clearing_limit(view, np.median(view.ratio[slow]))) if slow.any() else view.scale.edge
-    fast = np.where(np.isfinite(view.ratio), view.ratio, 0.0) >= limit
-    fast &= ~slow
-    edges = _edges(unit_a, unit_b, telling & _beyond_its_ends(view, fast, unit_a, unit_b), fast)
+    settled = np.where(np.isfinite(view.ratio) & ~slow, view.ratio, 0.0)
+    beyond = telling & _beyond_its_ends(view, settled >= limit, unit_a, unit_b)
+    edges = _edges(view, unit_a, unit_b, open_shots=beyond, settled=settled, limit=limit)
     found = _mutual_sets(edges)
     if not found:
         pruned = (_pruned(edges, one, other) for one, other in _sides(edges))
         found = [sides for sides in pruned if sides is not None]
-    loose = _edges(unit_a, unit_b, telling, fast)
+    loose = _edges(view, unit_a, unit_b, open_shots=telling, settled=settled, limit=limit)
     units = Units(unit_a, unit_b, open_shots, loose, by_company=by_company)
     paths = [_path(edges, sides, units) for sides in found]
     supported = [path for path in paths if path is not None]
@@ -79,26 +80,47 @@ def _beyond_its_ends(view: View, fast: "Bools", unit_a: "Ints", unit_b: "Ints") 
     return both
 
 
-def _edges(unit_a: "Ints", unit_b: "Ints", open_shots: "Bools", fast: "Bools") -> Edges:
+def _edges(
+    view: View, unit_a: "Ints", unit_b: "Ints", *, open_shots: "Bools", settled: "Floats", limit: float
+) -> Edges:
+    """`settled`: the share of the reference of shots that are fast or explained, else 0. A pair of units is slow if none of its settled shots was clearly faster than its best open one."""
     import numpy as np
 
     across = (unit_a >= 0) & (unit_b >= 0) & (unit_a != unit_b)
     number = int(max(unit_a.max(initial=0), unit_b.max(initial=0))) + 1
-    key = np.minimum(unit_a, unit_b) * number + np.maximum(unit_a, unit_b)
-    fast_keys = set(np.unique(key[across & fast]).tolist())
-    slow_keys, counts = np.unique(key[across & open_shots], return_counts=True)
+    keys, place = np.unique(
+        (np.minimum(unit_a, unit_b) * number + np.maximum(unit_a, unit_b))[across], return_inverse=True
+    )
+    best, best_open = np.zeros(keys.size), np.zeros(keys.size)
+    np.maximum.at(best, place, settled[across])
+    mine = open_shots[across]
+    np.maximum.at(best_open, place[mine], np.nan_to_num(view.ratio[across][mine]))
+    is_open = np.zeros(keys.size, np.bool_)
+    is_open[place[mine]] = True
+    fast = best >= np.where(is_open & (best_open > 0), clearing_limit(view, best_open), limit)
+    weights = _different_pairs(view, across & open_shots, place[mine], keys.size)
     edges = Edges(defaultdict(set), defaultdict(set), {})
-    for code in fast_keys:
+    rows = zip(keys.tolist(), fast.tolist(), is_open.tolist(), weights.tolist(), strict=True)
+    for code, is_fast, is_slow, weight in rows:
         u, v = divmod(code, number)
-        edges.fast[u].add(v)
-        edges.fast[v].add(u)
-    for code, weight in zip(slow_keys.tolist(), counts.tolist(), strict=True):
-        if code not in fast_keys:
-            u, v = divmod(code, number)
-            edges.slow[u].add(v)
-            edges.slow[v].add(u)
+        if is_fast or is_slow:
+            others = edges.fast if is_fast else edges.slow
+            others[u].add(v)
+            others[v].add(u)
+        if is_slow and not is_fast:
             edges.weight[u, v] = weight
     return edges
+
+
+def _different_pairs(view: View, mask: "Bools", place: "Ints", number: int) -> "Ints":
+    """Of each pair of units, by place of the shots of the mask: how many different pairs of ends. A repeat is no second witness."""
+    import numpy as np
+
+    t = view.table
+    a, b = t.a[mask], t.b[mask]
+    _, first = np.unique(np.minimum(a, b) * len(t.end_node) + np.maximum(a, b), return_index=True)
+    found: Ints = np.bincount(place[first], minlength=number)
+    return found
 
 
 def _mutual_sets(edges: Edges) -> list[tuple[frozenset[int], frozenset[int]]]:
@@ -251,7 +273,9 @@ def joined_path(view: View, one: Path, two: Path, unit: str, open_shots: "Bools"
     unit_a, unit_b = (t.leaf_a, t.leaf_b) if unit == "leaf" else (t.node_a, t.node_b)
     shots = one.shots | two.shots
     limit = float(clearing_limit(view, np.median(view.ratio[shots & view.slow]))) if (shots & view.slow).any() else 0.0
-    fast = (view.fast | view.slow) & ~open_shots & ~shots & (np.nan_to_num(view.ratio) >= limit)
+    known = view.fast | view.slow
+    fast = known & ~open_shots & ~shots & (np.nan_to_num(view.ratio) >= limit)
+    held = known & (np.nan_to_num(view.ratio) < limit)  # as slow as the path makes them
     for mine, theirs in ((two.one, two.other), (two.other, two.one)):
         first, second = one.one | mine, one.other | theirs
         if not (one.one & mine or one.other & theirs) or first & second:
@@ -259,16 +283,20 @@ def joined_path(view: View, one: Path, two: Path, unit: str, open_shots: "Bools"
         a_first, b_first = np.isin(unit_a, list(first)), np.isin(unit_b, list(first))
         a_second, b_second = np.isin(unit_a, list(second)), np.isin(unit_b, list(second))
         between = (a_first & b_second) | (a_second & b_first)
-        apart = _apart(view, unit_a, unit_b, (one.one, mine)) or _apart(view, unit_a, unit_b, (one.other, theirs))
+        apart = any(_apart((held, known), unit_a, unit_b, sides) for sides in ((one.one, mine), (one.other, theirs)))
         if not apart and not (between & fast).any():
+            shots |= between & open_shots
             return Path(first, second, shots, one.edges + two.edges, (one.doubtful | two.doubtful) - first - second)
     return None
 
 
-def _apart(view: View, unit_a: "Ints", unit_b: "Ints", sides: tuple[frozenset[int], frozenset[int]]) -> bool:
+def _apart(
+    shots: "tuple[Bools, Bools]", unit_a: "Ints", unit_b: "Ints", sides: tuple[frozenset[int], frozenset[int]]
+) -> bool:
     """Whether two sets that would be one side were slow with one another each time: then they are two."""
     import numpy as np
 
     old, new = list(sides[0] - sides[1]), list(sides[1] - sides[0])
     across = (np.isin(unit_a, old) & np.isin(unit_b, new)) | (np.isin(unit_a, new) & np.isin(unit_b, old))
-    return int(np.count_nonzero(across & view.slow)) >= 2 and not bool((across & view.fast).any())
+    held, known = shots
+    return int(np.count_nonzero(across & held)) >= 2 and not bool((across & known & ~held).any())

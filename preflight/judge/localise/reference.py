@@ -158,18 +158,22 @@ def _repeat_differences(table: Table, ratio: "Floats", edge: float) -> "Floats":
 
 
 def _spread_above(table: Table, ratio: "Floats", references: list[ClassReference]) -> tuple[float | None, int]:
-    """Root mean square of what lies above the reference of its class, up to a quarter: slow shots don't widen it. And how many shots that are."""
+    """How far shots lie above the reference of their class, up to a quarter: slow shots don't widen it, and a few that are far above don't either. And how many shots that are.
+
+    The middle of the upper half of a normal distribution lies 0.6745 of its standard deviation above the centre.
+    """
     import numpy as np
 
-    squares = []
+    above = [np.zeros(0)]
     for found in references:
         mine = ratio[(table.op == found.op) & (table.route == found.route)]
-        above = mine[(mine > 1) & (mine < 1.25)]
-        if mine.size >= 3 and above.size:
-            squares.append((float(np.mean(np.log(above) ** 2)), above.size))
-    total = sum(size for _, size in squares)
-    value = float(np.sqrt(sum(value * size for value, size in squares) / total)) if total else None
-    return value, total
+        if mine.size >= 3:
+            above.append(np.log(mine[(mine > 1) & (mine < 1.25)]))
+    values = np.concatenate(above)
+    if not values.size:
+        return None, 0
+    root = float(np.sqrt(np.mean(values**2)))
+    return (float(np.median(values)) / 0.6745 if values.size >= MANY_ABOVE else root), int(values.size)
 
 
 def ratios(table: Table, references: list[ClassReference]) -> "Floats":
