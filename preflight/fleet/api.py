@@ -152,8 +152,10 @@ def _refuse_excess(probe: Probe) -> None:
     least, most = (1, 1) if alone else (2, 2 if probe.collective == "send" else MAX_RANKS)
     if not least <= len(probe.ranks) <= most or not all(0 <= rank < 2**20 for rank in probe.ranks):
         raise ValueError(f"{named}: {probe.collective} takes {least} to {most} ranks from 0 to {2**20 - 1}")
-    if len(probe.subject) + len(probe.size_source) > 1000 or len(probe.reason) > 1000:
-        raise ValueError("a probe's subject and size_source, and its reason: at most 1000 letters")
+    if sum(map(len, (probe.subject, probe.size_source, probe.axis or "", probe.size_name, probe.reason))) > 2000:
+        raise ValueError("a probe's subject, size_source, axis, size_name and reason: at most 2000 letters in all")
+    if not 0 <= min(probe.repeat, probe.attempt) <= max(probe.repeat, probe.attempt) < 2**20:
+        raise ValueError(f"{named}: repeat and attempt must be 0 to {2**20 - 1}")
     if not 0 < probe.size_bytes <= MAX_PROBE_BYTES:
         raise ValueError(f"{named}: size_bytes must be 1 to {MAX_PROBE_BYTES}")
     if not 0 <= probe.loop_s <= MAX_LOOP_S:
