@@ -78,12 +78,13 @@ def _read_hca(root: Path, name: str, problems: list[Problem]) -> Hca:
     place = _place(root, facts, problems)
     is_efa = place.get("driver") == "efa"
     ports = _read_ports(root, facts, is_efa=is_efa)
-    guid = facts.text("node_guid")
+    guid, card = facts.text("node_guid"), facts.text("sys_image_guid")
     hca = Hca(
         name=name,
         firmware_version=facts.text("fw_ver"),
         board_id=facts.text("board_id"),
         node_guid=None if guid == _NO_GUID else guid,
+        card_guid=None if card == _NO_GUID else card,
         ports=ports,
         **place,
     )

@@ -75,10 +75,18 @@ class Nics:
         if None in lines:
             return None
         first = self._devices[names[0]]
-        firm = not any(_is_unsure(self._devices[name]) for name in names)
+        firm = not any(_is_unsure(self._devices[name]) for name in names) and not self._on_several_links(names)
         pcie: PcieLink | None = first.pcie if isinstance(first, Hca) else None
         total = sum(line or 0.0 for line in lines)
         return nic_rate(total, pcie, sockets=not isinstance(first, Hca), firm=firm) if total else None
+
+    def _on_several_links(self, names: Sequence[str]) -> bool:
+        """One card behind several PCIe links (socket direct): each shows the rate of a port that they share (NVIDIA/nccl issue 307: two cables of 100 Gbit/s look like four interfaces)."""
+        guids = {device.card_guid for name in names if isinstance(device := self._devices[name], Hca)} - {None}
+        return any(
+            isinstance(device, Hca) and device.card_guid in guids and self._card(name) != self._card(names[0])
+            for name, device in self._devices.items()
+        )
 
 
 def _is_unsure(device: Device) -> bool:

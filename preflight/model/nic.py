@@ -61,7 +61,7 @@ class Port(Noun, frozen=True, kw_only=True):
 
 
 class Hca(Noun, frozen=True, kw_only=True):
-    """An RDMA device. `driver`: the kernel module ("mlx5_core", "efa"). `is_virtual_function`: a share of a card, not a card. `max_read_request_bytes`: from PCI
+    """An RDMA device. `driver`: the kernel module ("mlx5_core", "efa"). `card_guid`: the system image GUID, one for all functions of a card. `is_virtual_function`: a share of a card, not a card. `max_read_request_bytes`: from PCI
     configuration space. What could not be read of it is among the node's problems.
     """
 
@@ -74,6 +74,7 @@ class Hca(Noun, frozen=True, kw_only=True):
     firmware_version: str | None = None
     board_id: str | None = None
     node_guid: str | None = None
+    card_guid: str | None = None
     is_virtual_function: bool | None = None
     max_read_request_bytes: int | None = None
     ports: tuple[Port, ...] | None = None

@@ -152,6 +152,31 @@ def test_gpudirect_is_not_expected_of_an_hca_beyond_the_cpu():
     assert {f.verdict for f in said(CHECK, run(across=STAGED, inventory=machines(near=False)))} == {Verdict.PASS}
 
 
+def with_copies(evidence, copy):
+    """The same run, with the copies of each GPU at this rate, and the pairs at 10 GB/s."""
+    pairs = [
+        msgspec.structs.replace(make_measurement(m.probe.ranks, algbw_bytes_per_s=10e9), transports=m.transports)
+        for m in evidence.measurements
+    ]
+    alone = [
+        make_measurement((rank,), subject=f"gpu {rank}", collective=op, algbw_bytes_per_s=copy)
+        for rank in range(4)
+        for op in ("host_to_device", "device_to_host")
+    ]
+    return msgspec.structs.replace(evidence, measurements=(*pairs, *alone))
+
+
+@pytest.mark.parametrize(("copy", "nvlink", "slow"), [(25e9, 0, True), (16e9, 0, False), (25e9, 12, False)])
+def test_peer_access_over_pcie_that_is_slower_than_host_memory_is_worth_a_look(copy, nvlink, slow):
+    """NVIDIA/nccl issue 814: 9.9 GB/s by peer access, 22 through host memory."""
+    found = said(CHECK, with_copies(run(inventory=machines(nvlink=nvlink)), copy))
+    assert {f.verdict for f in found} == ({Verdict.WARN} if slow else {Verdict.PASS})
+    assert all(f.blames is None for f in found)
+    if slow:
+        assert [f.subject for f in found] == ["node0", "node1"]
+        assert "10.0 GB/s at most by peer access over PCIe" in found[0].observed
+
+
 def test_nccl_ran_and_said_nothing_is_unknown_and_gloo_is_not_judged():
     assert [f.verdict for f in said(CHECK, run(None, None))] == [Verdict.UNKNOWN]
     assert said(CHECK, run(SHM, SOCKET, backend="gloo")) == []

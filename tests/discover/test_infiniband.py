@@ -67,6 +67,18 @@ def test_a_node_with_eight_infiniband_cards_is_read_whole(tree):
     assert port.counters == {"symbol_error": 0, "port_xmit_data": 123456789012}
 
 
+@pytest.mark.parametrize(
+    ("text", "guid"),
+    [("b83f:d203:00aa:0000\n", "b83f:d203:00aa:0000"), ("0000:0000:0000:0000\n", None), (None, None)],
+)
+def test_functions_of_one_card_are_told_by_its_system_image_guid(tree, text, guid):
+    folder = add_card(tree, 0)
+    tree.port(folder)
+    if text is not None:
+        tree.write(f"{folder}/sys_image_guid", text)
+    assert only_hca(tree).card_guid == guid
+
+
 def test_the_rate_and_width_of_a_port_that_polls_are_placeholders_and_left_out(tree):
     """A port without a partner prints 10 Gb/s (leptonai/gpud pull requests 482 and 752)."""
     tree.port(add_card(tree, 0), state="1: DOWN", physical="2: Polling", rate="10 Gb/sec (4X SDR)")

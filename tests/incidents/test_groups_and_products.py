@@ -271,3 +271,18 @@ def test_two_boxes_are_not_one_nvlink_domain():
     assert set(found.failed) == {"tp_in_nvlink_domain"}
     assert kinds(found.blamed) == {"plan"}
     assert "no NVLink between them" in found.said("tp_in_nvlink_domain")
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_one_card_behind_two_sockets_is_not_counted_twice(shared):
+    """NVIDIA/nccl issue 307: two cables of 100 Gbit/s look like four interfaces (socket direct); 24 GB/s is all that they carry. Where one card is behind several PCIe links, a formula that counts
+    interfaces is a hint, no limit.
+    """
+    node = every_second(with_ports(healthy("HGX A100"), 100))
+    cards = ("b83f:d203:00aa:0001", "b83f:d203:00aa:0002")
+    hcas = tuple(changed(hca, card_guid=cards[i % 2] if shared else f"card{i}") for i, hca in enumerate(node.hcas))
+    found = one_group(changed(node, hcas=hcas), 2, 23.0, ring=230, nic=2.9, copy=25)
+    assert not PARTS & kinds(found.suspected)
+    assert ("group_busbw" in found.failed) is not shared
+    if shared:
+        assert "a hint" in found.of("group_busbw")[0].expected
