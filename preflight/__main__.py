@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import io
 import os
 import sys
 
@@ -9,6 +10,7 @@ import sys
 def main() -> None:
     """Run the command line; never exits with 1 on purpose, since that is what a broken installation gives."""
     _open_closed_streams()
+    _buffer_output()
     gc.set_threshold(
         50_000
     )  # a start makes many objects that stay: looking among them for garbage is a twelfth of the time
@@ -35,6 +37,18 @@ def main() -> None:
     os._exit(
         code
     )  # everything is written and every process of ours ended: taking objects apart one by one only takes time
+
+
+def _buffer_output() -> None:
+    """Under PYTHONUNBUFFERED, as in most containers, what a full disk takes only in part is lost without an error: a report would end in the middle, and nobody be told."""
+    unbuffered = getattr(sys.stdout, "buffer", None)
+    if isinstance(unbuffered, io.RawIOBase):
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(unbuffered),
+            encoding=sys.stdout.encoding,
+            errors=sys.stdout.errors,
+            line_buffering=True,
+        )
 
 
 def _open_closed_streams() -> None:

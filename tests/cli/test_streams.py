@@ -106,3 +106,23 @@ def test_what_was_written_is_named_without_letters_that_steer_a_terminal(tmp_pat
     [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("written: ")]
     assert line.isprintable()
     assert line.endswith(".toml")
+
+
+LIMITED = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); runpy.run_module('preflight', run_name='__main__')"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("form", ["text", "json", "junit"])
+def test_output_that_a_disk_takes_only_in_part_is_said_to_be_cut(tmp_path, job, form, unbuffered):
+    with (tmp_path / "report").open("wb") as report:
+        done = subprocess.run(
+            [sys.executable, "-c", LIMITED, "plan", str(job), "--format", form],
+            stdout=report,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            check=False,
+        )
+    assert (tmp_path / "report").stat().st_size == 1000
+    assert "the output can't be written: File too large" in done.stderr
+    assert done.returncode == NO_GO
