@@ -90,6 +90,7 @@ def cluster_of(document: Mapping[str, Any], source: str) -> Cluster:
     fields: dict[str, Any] = _usual(product.profile)
     fields |= {key: value for key, value in given.items() if key not in LAID_OUT}
     fields |= _section(source, document, "noise")
+    fields |= {key: float(fields[key]) for key in RATES & fields.keys()}
     base = Cluster(
         nodes=nodes,
         leaves=leaves,
@@ -97,7 +98,7 @@ def cluster_of(document: Mapping[str, Any], source: str) -> Cluster:
         domains=_domains(source, given, nodes),
         product=product.name,
         classes=_classes(source, document, nodes),
-        **{FIELDS.get(key, key): float(value) if key in RATES else value for key, value in fields.items()},
+        **{FIELDS.get(key, key): value for key, value in fields.items()},
     )
     return read_faults(source, _tables(source, document, "faults", FAULT_KEYS), base)
 
