@@ -2,7 +2,7 @@
 
 Three references, each named in the finding. (a) What hardware and the group's shape allow: a formula over active links, NICs and group size, or a profile's measured figure; 0.9 of it by default, less for
 small messages. (b) Like peers of this run: same axis, message and spread over nodes; of two modes the upper one. (c) The group's own history, where earlier reports were given.
-Where all groups of an axis are short of (a) or (c) alike, no node is blamed. A value above a reference is never a fault. The limits are only as good as the repeats, and a group that was measured once is never called
+Where all groups of an axis are short of (a) or (c) alike, no node is blamed: what they have in common is, unless each crosses a part that slow_part names. Between leaves, groups as fast as the pairs there show the route's own rate (uplinks that are oversubscribed), which is told and blamed on nothing. A value above a reference is never a fault. The limits are only as good as the repeats, and a group that was measured once is never called
 slow. A communicator with other members than planned is FAIL: N groups of one look fast. Runs without GPUs are compared with peers and history only.
 """
 
@@ -10,11 +10,20 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from preflight.model import Check, Evidence, Finding, Group, Inventory, Measurement, Part, Verdict
+from preflight.model.crossed_parts import CrossedParts, all_explained, between_leaves
 from preflight.model.expected_rate import Expectation, Expectations
 from preflight.model.group_series import Reference, Series, peers_reference, series_of, shape_of
 from preflight.model.hostlist import fold_numbers
+from preflight.model.localisation import RouteReference
 from preflight.model.measurement import median
-from preflight.model.noise import SIGMAS, TOO_NOISY_REMEDY, relative_noise, why_too_noisy
+from preflight.model.noise import (
+    SIGMAS,
+    TOO_NOISY_REMEDY,
+    expected_chance_alarms,
+    relative_noise,
+    transient_share,
+    why_too_noisy,
+)
 from preflight.model.slow_causes import slow_causes
 from preflight.model.units import show_bytes, show_rate
 
@@ -22,6 +31,10 @@ NAME = "group_busbw"
 # shortfall: gates in use sit 2 to 13 % under typical inside a node, 4 to 8 % between nodes; 10 % gave no false alarm on a healthy cluster's 360 public measurements.
 # unknown_route_shortfall: between nodes whose leaf switches are not known, unlike routes differ by 5 to 12 % on healthy clusters. history_drop: as shortfall.
 LIMITS = {"shortfall": 0.10, "unknown_route_shortfall": 0.15, "history_drop": 0.10}
+CHANCE_ALARMS, AS_DEEP = (
+    0.01,
+    0.7,
+)  # groups of a kind that may be slow each time by chance; how deep a repeat must be held up to make one
 HISTORY_RUNS = 3  # earlier runs that make a history
 AS_PEERS = 0.95  # of its peers, a group is no worse than they
 ENVIRONMENT_NODES = 4  # from so many nodes on, slow alike, it is what they have in common
@@ -35,6 +48,8 @@ class _Case(NamedTuple):
     limits: dict[str, float]
     expected: Expectations
     history: dict[tuple[str, str, int], tuple[float, ...]]
+    parts: CrossedParts
+    route: tuple[RouteReference, float] | None  # between leaves, and its share of what the hardware allows a pair there
 
 
 class _Kind(NamedTuple):
@@ -64,9 +79,14 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     assert evidence.measurements is not None
     entries = evidence.baseline.entries if evidence.baseline else ()
     history = {(entry.subject, entry.collective, entry.size_bytes): entry.busbw_bytes_per_s for entry in entries}
-    case = _Case(evidence, evidence.limits(NAME, LIMITS), Expectations(evidence), history)
+    expected = Expectations(evidence)
+    parts = CrossedParts(evidence.localisation, len(evidence.plan.placement.node_ranks))
+    case = _Case(
+        evidence, evidence.limits(NAME, LIMITS), expected, history, parts, between_leaves(parts, evidence, expected)
+    )
     measured = [series for series in series_of(evidence.measurements) if not series.split]
     strangers = {m.probe.subject: m for m in evidence.measurements if m.probe.axis and _wrong_members(m)}
+    failures = {m.probe.subject: m.failure for m in evidence.measurements if m.failure and m.probe.axis}
     failed = {m.probe.subject for m in evidence.measurements if m.failure and m.probe.mode == "alone"}
     for axis in evidence.plan.timed_axes:
         groups = evidence.plan.on_axis(axis)
@@ -78,7 +98,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             if group.name in strangers:
                 yield _other_members(group, strangers[group.name])
             elif group.name not in timed and group.name not in at_least_together:
-                yield _unmeasured(group, evidence)
+                yield _unmeasured(group, failures[group.name].text if group.name in failures else "")
         found = [finding for kind in _kinds(case, mine) for finding in _judge_kind(case, axis, kind)]
         found += [f for kind in _kinds(case, together) for f in _judge_together(kind, at_least_together)]
         worst: dict[str, Finding] = {}
@@ -108,7 +128,9 @@ def _kinds(case: _Case, measured: Sequence[Series]) -> Iterator[_Kind]:
 
 def _judge_kind(case: _Case, axis: str, kind: _Kind) -> Iterator[Finding]:
     expected = [case.expected.of(series.collective, series.ranks, series.size_bytes) for series in kind.series]
-    by_formula = [_short_of_formula(kind, series, want) for series, want in zip(kind.series, expected, strict=True)]
+    by_formula = [
+        _short_of_formula(case, kind, series, want) for series, want in zip(kind.series, expected, strict=True)
+    ]
     by_history = [_short_of_history(case, kind, series) for series in kind.series]
     explained: list[_Short] = []
     for shorts in (by_formula, by_history):
@@ -167,12 +189,18 @@ def _short_of_peers(kind: _Kind, series: Series) -> _Short | None:
     return _called(kind, series, "its peers", depth, Verdict.FAIL)
 
 
-def _short_of_formula(kind: _Kind, series: Series, want: Expectation) -> _Short | None:
+def _short_of_formula(case: _Case, kind: _Kind, series: Series, want: Expectation) -> _Short | None:
     least = want.minimum_bytes_per_s
     if want.bytes_per_s is None or least is None or max(series.rates) >= least:
         return None
     depth = 1 - max(series.rates) / want.bytes_per_s
     what = f"what the hardware allows ({show_rate(want.bytes_per_s)}: {want.formula}; {want.source})"
+    assert case.evidence.plan is not None
+    if case.route and kind.across and shape_of(case.evidence.plan, series.ranks)[1]:
+        route, share = case.route
+        if max(series.rates) >= (1 - kind.shortfall) * share * want.bytes_per_s:
+            what += f"; routes between leaves give {share:.0%} of that to pairs too ({show_rate(route.bytes_per_s)}, {route.source})"
+            return _called(kind, series, what, depth, Verdict.WARN)
     return _called(kind, series, what, depth, Verdict.FAIL if want.firm else Verdict.WARN)
 
 
@@ -197,6 +225,9 @@ def _called(kind: _Kind, series: Series, reference: str, depth: float, verdict: 
         return _Short(reference, depth, False, Verdict.UNKNOWN, "in its only measurement")
     if kind.noise is not None and depth < SIGMAS * kind.noise:
         return _Short(reference, depth, False, Verdict.WARN, f"with repeats that differ by {kind.noise:.0%}")
+    held_up = transient_share((each.rates for each in kind.series), max(kind.shortfall, AS_DEEP * depth)) or 0.0
+    if expected_chance_alarms(len(kind.series), len(series.rates), held_up) > CHANCE_ALARMS:
+        return _Short(reference, depth, False, Verdict.WARN, f"where {held_up:.0%} of the repeats are held up so much")
     return _Short(reference, depth, True, verdict)
 
 
@@ -208,17 +239,20 @@ def _finding(case: _Case, kind: _Kind, series: Series, shorts: Sequence[_Short],
         observed += f"; {short.depth:.0%} below {short.reference}{f', {short.unsure}' if short.unsure else ''}"
     against = _references(case, kind, series, want)
     if not against and not shorts:
-        why = f"; no formula: {want.unknown[0]}" if want and want.unknown else ""
-        observed = f"no other group of its axis, size and number of nodes to compare it with{why}"
+        observed = "no other group of its axis, size and number of nodes to compare it with"
+        observed += f"; no formula: {want.unknown[0]}" if want and want.unknown else ""
         verdict = Verdict.SKIP
     causes = _causes(case, [series], across=kind.across) if verdict in (Verdict.FAIL, Verdict.WARN) else ()
+    depth = max((short.depth for short in shorts if short.sure), default=0.0)
+    crossed = case.parts.named_for(series.ranks, depth) if depth else ""
+    observed += f"; its ranks cross {crossed} (slow_part)" if crossed else ""
     return Finding(
         check=NAME,
         subject=series.group,
         verdict=verdict,
         observed=observed,
         expected="; ".join(against),
-        remedy=_remedy(series, shorts, causes),
+        remedy=_remedy(series, shorts, causes, crossed),
         blames=Part(kind="environment", name=causes[0], confidence="likely")
         if causes and verdict is Verdict.FAIL and _is_common(shorts)
         else None,
@@ -243,18 +277,20 @@ def _references(case: _Case, kind: _Kind, series: Series, want: Expectation | No
         found.append(f"at least {want.at_least:.0%} of {show_rate(want.bytes_per_s)}: {want.formula}{more}{hint}")
     earlier = case.history.get((series.group, series.collective, series.size_bytes), ())
     if len(earlier) >= HISTORY_RUNS:
-        least = f"{1 - case.limits['history_drop']:.0%} of {show_rate(median(earlier))}"
-        found.append(f"at least {least}, the median of {len(earlier)} earlier runs")
+        least = f"at least {1 - case.limits['history_drop']:.0%} of {show_rate(median(earlier))}"
+        found.append(f"{least}, the median of {len(earlier)} earlier runs")
     return found
 
 
-def _remedy(series: Series, shorts: Sequence[_Short], causes: Sequence[str]) -> str:
+def _remedy(series: Series, shorts: Sequence[_Short], causes: Sequence[str], crossed: str) -> str:
     if not shorts:
         return ""
     if not any(short.sure for short in shorts):
         return "give a larger --budget, so that it is repeated"
     if causes:
         return f"set right first: {causes[0]}"
+    if crossed:
+        return f"see slow_part for {crossed}: mend it or leave it out, and time the group again"
     if all("history" in short.reference for short in shorts):
         return "see what changed since: driver, NCCL, settings, cables"
     ranks = fold_numbers(series.ranks)
@@ -269,12 +305,15 @@ def _all_alike(case: _Case, axis: str, kind: _Kind, shorts: Sequence[_Short]) ->
     slowest = min(kind.series, key=lambda series: series.typical)
     fastest = max(kind.series, key=lambda series: series.typical)
     verdict = max((short.verdict for short in shorts), key=SEVERITY.index)
+    groups = [(series.ranks, short.depth) for series, short in zip(kind.series, shorts, strict=True)]
+    crossed = all_explained(case.parts, groups)
     blames = None
-    if verdict is Verdict.FAIL and (causes or len(nodes) >= ENVIRONMENT_NODES):
+    if verdict is Verdict.FAIL and (causes or not crossed) and (causes or len(nodes) >= ENVIRONMENT_NODES):
         common = "the nodes, and the network between them," if kind.across else "the nodes"
         cause = causes[0] if causes else f"what {common} of the {axis} groups have in common"
         blames = Part(kind="environment", name=cause, confidence="likely")
     means = f"; {', '.join(causes)}" if causes else ""
+    means += f"; each crosses a part that is slow by itself: {crossed.text} (slow_part)" if crossed else ""
     compare = "compare settings, drivers, NCCL and GPUDirect RDMA with a cluster of this kind that is fast"
     compare += "; count cables, not interfaces, and ask whether the uplinks are oversubscribed" if kind.across else ""
     return Finding(
@@ -291,6 +330,8 @@ def _all_alike(case: _Case, axis: str, kind: _Kind, shorts: Sequence[_Short]) ->
         if not any(short.sure for short in shorts)
         else f"set right: {causes[0]}"
         if causes
+        else f"mend or leave out what slow_part names, and time the groups again: {crossed.text}"
+        if crossed
         else compare,
         blames=blames,
         evidence=tuple(series.group for series in kind.series[:8]),
@@ -335,16 +376,15 @@ def _other_members(group: Group, measurement: Measurement) -> Finding:
     )
 
 
-def _unmeasured(group: Group, evidence: Evidence) -> Finding:
-    assert evidence.measurements is not None
-    failures = [m.failure.text for m in evidence.measurements if m.probe.subject == group.name and m.failure]
+def _unmeasured(group: Group, failure: str) -> Finding:
+    """`failure`: the latest; empty: there was none."""
     return Finding(
         check=NAME,
         subject=group.name,
         verdict=Verdict.UNKNOWN,
-        observed=f"no figure for ranks {fold_numbers(group.ranks)}: {failures[-1] if failures else 'it was not reached'}",
+        observed=f"no figure for ranks {fold_numbers(group.ranks)}: {failure or 'it was not reached'}",
         expected="a figure for every planned group",
-        remedy="" if failures else "let the run go on to its end, with a larger --budget if need be",
+        remedy="" if failure else "let the run go on to its end, with a larger --budget if need be",
     )
 
 
@@ -352,8 +392,7 @@ CHECK = Check(
     name=NAME,
     claim="Each planned group reaches the bus bandwidth that its hardware allows, that of its peers, and that of its own history.",
     why="The job runs at the speed of its slowest group; and where all are slow alike, comparing them with each other finds nothing.",
-    source="formulas over active links, NICs and group size, whose constants are NCCL's and which published runs of A100, H100, H200 and B200 confirm; peers measured in the same run; earlier reports; "
-    "bus bandwidth as nccl-tests defines it (doc/PERFORMANCE.md)",
+    source="formulas over active links, NICs and group size, whose constants are NCCL's and which published runs of A100, H100, H200 and B200 confirm; peers measured in the same run; earlier reports; bus bandwidth as nccl-tests defines it (doc/PERFORMANCE.md)",
     remedy="look at the pairs of a slow group: the slowest member holds it up; where all groups are slow, look at settings, drivers and GPUDirect RDMA",
     uses=("plan", "measurements"),
     judge=judge,

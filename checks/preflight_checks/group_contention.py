@@ -11,6 +11,7 @@ from math import hypot
 from typing import NamedTuple
 
 from preflight.model import Check, Evidence, Finding, Group, Mode, Verdict
+from preflight.model.crossed_parts import CrossedParts
 from preflight.model.expected_rate import Expectations
 from preflight.model.group_series import Series, series_of
 from preflight.model.noise import TOO_NOISY_REMEDY, relative_noise, why_too_noisy
@@ -51,10 +52,10 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         alone = {(s.group, s.message): s for s in measured if s.axis == axis and s.mode == "alone"}
         together = {(s.group, s.message): s for s in measured if s.axis == axis and s.mode == "together"}
         mixed = {(s.group, s.message): s for s in measured if s.axis == axis and s.mode == "mixed"}
-        timed = {group for group, _ in alone}  # of those that were not, group_busbw speaks
-        missing = [g.name for g in groups if g.name in timed and g.name not in {name for name, _ in together}]
-        if missing and len(groups) > 1:
-            yield _unmeasured(axis, missing)
+        # of those that were not timed alone, group_busbw speaks
+        untimed = {group for group, _ in alone} - {group for group, _ in together}
+        if untimed and len(groups) > 1:
+            yield _unmeasured(axis, [group.name for group in groups if group.name in untimed])
         both = [_Both(alone[key], together[key], nics.sharers(groups, key[0])) for key in alone if key in together]
         yield from _judge_axis(axis, both, limits, evidence)
         across = [_Both(alone[key], mixed[key], nics.mixed_sharers(groups, key[0])) for key in alone if key in mixed]
@@ -68,6 +69,7 @@ class _Nics:
         self._expected = Expectations(evidence)
         self._evidence = evidence
         self._users: dict[str, tuple[dict[str, tuple[str, ...]], Counter[str]]] = {}
+        self._groups: dict[str, dict[str, Group]] = {}  # axis -> its groups by name
         self._all: Counter[str] | None = None  # GPUs of the job on each NIC
 
     def sharers(self, groups: Sequence[Group], name: str) -> int | None:
@@ -78,6 +80,7 @@ class _Nics:
         if axis not in self._users:
             cards = {group.name: self._cards(group) for group in groups}
             known = {group: own for group, own in cards.items() if own is not None}
+            self._groups[axis] = {group.name: group for group in groups}
             self._users[axis] = (known, Counter(card for own in known.values() for card in own))
         cards_of, users = self._users[axis]
         if name not in cards_of or len(cards_of) < len(groups):
@@ -90,15 +93,11 @@ class _Nics:
             return None
         assert self._evidence.plan is not None
         if self._all is None:
-            ranks = range(len(self._evidence.plan.placement.node_ranks))
-            self._all = Counter(card for rank in ranks for card in self._expected.nics(rank) or ())
-        mine = Counter(
-            card
-            for group in groups
-            if group.name == name and self._users[group.axis][0][name]
-            for rank in group.ranks
-            for card in self._expected.nics(rank) or ()
-        )
+            everyone = range(len(self._evidence.plan.placement.node_ranks))
+            self._all = Counter(card for rank in everyone for card in self._expected.nics(rank) or ())
+        axis = groups[0].axis
+        ranks = self._groups[axis][name].ranks if self._users[axis][0][name] else ()
+        mine = Counter(card for rank in ranks for card in self._expected.nics(rank) or ())
         return max((-(-self._all[card] // number) for card, number in mine.items()), default=1)
 
     def _cards(self, group: Group) -> tuple[str, ...] | None:
@@ -142,8 +141,10 @@ def _judge_axis(axis: str, both: Sequence[_Both], limits: dict[str, float], evid
         before = worst.get(pair.alone.group)
         if before is None or pair.ratio * (pair.sharers or 1) < before.ratio * (before.sharers or 1):
             worst[pair.alone.group] = pair
+    assert evidence.plan is not None
+    parts = CrossedParts(evidence.localisation, len(evidence.plan.placement.node_ranks))
     for pair in worst.values():
-        yield _group(pair, limits, local=evidence.settings.local)
+        yield _group(pair, limits, parts, local=evidence.settings.local)
 
 
 def _unmeasured(axis: str, names: list[str]) -> Finding:
@@ -158,7 +159,7 @@ def _unmeasured(axis: str, names: list[str]) -> Finding:
     )
 
 
-def _group(pair: _Both, limits: dict[str, float], *, local: bool) -> Finding:
+def _group(pair: _Both, limits: dict[str, float], parts: CrossedParts, *, local: bool) -> Finding:
     mode = pair.other.mode
     shared = pair.sharers or 1
     warn, fail = limits["warn_ratio"] / shared, limits["fail_ratio"] / shared
@@ -169,6 +170,9 @@ def _group(pair: _Both, limits: dict[str, float], *, local: bool) -> Finding:
     observed = f"{pair.ratio:.2f} of its bandwidth is left when {HOW[mode]}, at {show_bytes(pair.alone.size_bytes)}"
     if verdict is not Verdict.PASS and local:
         observed += "; the agents share one machine's cores, so this says nothing of a fabric"
+    fine = verdict is Verdict.PASS or local
+    crossed = "" if fine else parts.named_for(pair.alone.ranks, 1 - pair.ratio * shared)
+    observed += f"; its ranks cross {crossed} (slow_part)" if crossed else ""
     expected = f"at least {warn:.2g}"
     if mode == "together":
         expected += f" (below {fail:.2g}: FAIL)"
@@ -184,7 +188,9 @@ def _group(pair: _Both, limits: dict[str, float], *, local: bool) -> Finding:
         observed=observed,
         expected=expected,
         remedy=""
-        if verdict is Verdict.PASS or local
+        if fine
+        else f"see slow_part for {crossed}: mend it or leave it out, and time the groups again"
+        if crossed
         else "look for an uplink, a route or a NIC that these groups share; another rank order may part them",
         evidence=(f"{name} alone", f"{name} {mode}"),
     )

@@ -42,8 +42,11 @@ def series_of(measurements: Iterable[Measurement]) -> tuple[Series, ...]:
     rates: dict[tuple[str, str, Collective, int, tuple[int, ...], Mode, tuple[float, ...]], list[float]] = {}
     seconds: dict[tuple[str, str, Collective, int, tuple[int, ...], Mode, tuple[float, ...]], list[float]] = {}
     for measurement in measurements:
-        probe, busbw, duration_s = measurement.probe, measurement.busbw_bytes_per_s, measurement.duration_s
-        if probe.axis is None or not busbw or not duration_s or measurement.failure or probe.attempt:
+        probe = measurement.probe
+        if probe.axis is None or measurement.failure or probe.attempt:
+            continue
+        busbw, duration_s = measurement.busbw_bytes_per_s, measurement.duration_s
+        if not busbw or not duration_s:
             continue
         key = (probe.subject, probe.axis, probe.collective, probe.size_bytes, probe.ranks, probe.mode, probe.split)
         rates.setdefault(key, []).append(busbw)

@@ -125,3 +125,15 @@ def test_a_one_way_send_says_who_sent_to_whom():
     )
     [finding] = said(CHECK, evidence)
     assert "rank 4 sent arrived wrong at rank 1" in finding.observed
+
+
+def test_logs_without_validation_are_told_to_be_unverified_and_decide_of_speed():
+    """nccl-tests -c 0. In a run of ours the same is UNKNOWN."""
+    logged = msgspec.structs.replace(pairs(unverified=[(0, 1), (0, 2)]), plan=None)
+    [finding] = said(CHECK, logged)
+    assert finding.verdict is Verdict.WARN
+    assert "not verified: 2 of" in finding.observed
+    wrong = msgspec.structs.replace(pairs(wrong=[(0, 2)], unverified=[(0, 1)]), plan=None)
+    assert {f.verdict for f in said(CHECK, wrong)} == {Verdict.FAIL, Verdict.WARN}
+    nothing = msgspec.structs.replace(logged, measurements=())
+    assert [f.verdict for f in said(CHECK, nothing)] == [Verdict.UNKNOWN]
