@@ -108,7 +108,12 @@ def _keep(memory: Memory, position: Position) -> None:
 def _with_history(evidence: Evidence, earlier: Sequence[Report]) -> Evidence:
     if not earlier:
         return evidence
-    baseline = baseline_of(earlier, evidence.plan, evidence.settings.backend)
+    try:
+        baseline = baseline_of(earlier, evidence.plan, evidence.settings.backend)
+    except Exception as error:  # noqa: BLE001 - what was measured must not be lost with it
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"preflight: the earlier reports tell no history: {type(error).__name__}: {error}\n")
+        return evidence
     return msgspec.structs.replace(evidence, baseline=baseline)
 
 

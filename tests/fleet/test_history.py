@@ -38,3 +38,13 @@ def test_the_figures_of_earlier_runs_become_the_history_oldest_first():
 def test_without_earlier_runs_there_is_no_history():
     now = evidence(1e9)
     assert _with_history(now, []) == msgspec.structs.replace(now, baseline=None)
+
+
+def test_earlier_reports_that_break_the_history_cost_no_measurement(monkeypatch, capsys):
+    def broken(*_):
+        raise KeyError("tp")
+
+    monkeypatch.setattr("preflight.fleet.run.baseline_of", broken)
+    now = evidence(1e9)
+    assert _with_history(now, [earlier(1, 1e9)]) == now
+    assert "tell no history: KeyError" in capsys.readouterr().err
