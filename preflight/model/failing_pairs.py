@@ -9,13 +9,18 @@ from preflight.model.finding import Part
 from preflight.model.measurement import Measurement
 from preflight.model.plan import Rank
 
+ALIKE_NODES = 4  # from so many nodes on, what all of them can't do is no node's fault
+
 
 class Shared(Record, frozen=True):
-    """`rank`: the only rank that is in all of them; `node`: the only node; `unlike_slots`: they are all those between unlike GPU slots of different nodes. None, False: not so."""
+    """`rank`: the only rank that is in all of them; `node`: the only node; `unlike_slots`: they are all those between unlike GPU slots of different nodes;
+    `all_nodes`: no pair between nodes works, and those inside nodes do. None, False: not so.
+    """
 
     rank: int | None = None
     node: str | None = None
     unlike_slots: bool = False
+    all_nodes: bool = False
 
 
 def shared(
@@ -28,6 +33,10 @@ def shared(
     if len(across) < len(failing) or not across or any(m.samples for tried in failing for m in tried):
         return Shared()
     good = {pair for probes in worked.values() for pair in probes if len(pair) == 2 and _crosses(pair, placed)}
+    if not good:
+        inside = {placed[rank].node for rank, probes in worked.items() if any(len(pair) == 2 for pair in probes)}
+        touched = {placed[rank].node for pair in across for rank in pair}
+        return Shared(all_nodes=len(touched) >= ALIKE_NODES and touched <= inside)
     partners = {rank for pair in good for rank in pair}
     common = set(across[0]).intersection(*across)
     if len(common) == 1:
@@ -87,6 +96,12 @@ def explained(found: Shared, number: int, evidence: Evidence) -> Explained | Non
         return Explained(
             f"all {number} are between unlike GPU slots of different nodes, and like slots work: the rails are not joined to each other",
             "set NCCL_CROSS_NIC=0; rings along rails work then, and an all-to-all, gather or send between unlike slots needs PXN, or rails that are joined",
+        )
+    if found.all_nodes:
+        return Explained(
+            f"none of the {number} pairs between nodes works, and those inside nodes do: it is what the nodes have in common",
+            "look at the data network as all nodes see it: which interface and HCAs NCCL takes, index of the address table (NCCL_IB_GID_INDEX), partition key, firewall",
+            Part(kind="environment", name="the network between the nodes, or its settings", confidence="likely"),
         )
     return None
 

@@ -152,6 +152,15 @@ def test_a_node_that_reaches_nobody_is_named_only_where_nothing_else_explains_it
     assert found.suspected == blamed
 
 
+@pytest.mark.parametrize(("number", "blamed"), [(4, {"environment"}), (3, set()), (2, set())])
+def test_where_no_pair_between_nodes_works_it_is_what_they_have_in_common(number, blamed):
+    """NVIDIA/nccl issues 769 and 426: index 1 of the address table is link-local on every node, and all of it times out. Of two or three nodes it may also be theirs."""
+    found = run(number, across)
+    assert found.answer == ("no-go" if blamed else "undecided")
+    assert kinds(found.suspected) == blamed
+    assert ("NCCL_IB_GID_INDEX" in found.said("reachable")) is bool(blamed)
+
+
 def test_sets_of_cards_that_hang_together_are_no_fault_of_one():
     """NVIDIA/nccl issues 1591 and 719, nccl-tests issue 242: each card and each two of them work, three and four don't. That singles and pairs pass clears no group, and blames no rank."""
     found = run(2, lambda _plan, probe: len(probe.ranks) > 2, tp=1, dp=16)
