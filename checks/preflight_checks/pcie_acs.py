@@ -146,7 +146,7 @@ def _probes(evidence: Evidence) -> dict[str, dict[tuple[int, int], tuple[Measure
         (node.name, gpu.uuid): gpu.index for node in evidence.inventory.nodes for gpu in node.gpus or () if gpu.uuid
     }
     seats = {
-        rank.rank: (rank.node, by_uuid.get((rank.node, rank.gpu_uuid), rank.local_rank))
+        rank.rank: (rank.node, by_uuid.get((rank.node, rank.gpu_uuid or ""), rank.local_rank))
         for rank in evidence.plan.placement.ranks
     }
     found: dict[str, dict[tuple[int, int], list[Measurement]]] = {}
