@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from preflight.model import Setting, Verdict
+from preflight.cli.main import run_command_line
+from preflight.model import Report, Setting, Verdict, from_json, to_json
 from preflight.model.units import GIB
 from tests import fake_gpus
 from tests.incidents.boxes import changed, healthy
-from tests.incidents.live import PHB, SYS, Box, discovered, kinds
+from tests.incidents.live import PHB, SYS, Box, Judged, discovered, kinds
 from tests.incidents.measured import GB, all_judged, fleet, history, measured, plan_of, usual
 from tests.incidents.test_settings_and_limits import peermem_only
 
@@ -35,21 +36,19 @@ def upgraded(number, *, nccl="2.22.3", rate=10.0, via=STAGED, baseline=(180.0, 1
     nodes = fleet(changed(node, gpu_direct=direct, versions={"nccl": nccl}), number)
     plan = plan_of(nodes, tp=1, dp=8 * number)
     off = via == STAGED
-    return all_judged(
-        measured(
-            nodes,
-            plan,
-            usual(plan, ring=230, nic=rate / 8, copy=25),
-            via=ways(plan, via),
-            told=lambda _: {"gdr": not off, "gdr_disabled": HCAS if off else (), "version": nccl, "network": "IB"},
-            baseline=history("dp0", GIB, *baseline),
-        )
+    return measured(
+        nodes,
+        plan,
+        usual(plan, ring=230, nic=rate / 8, copy=25),
+        via=ways(plan, via),
+        told=lambda _: {"gdr": not off, "gdr_disabled": HCAS if off else (), "version": nccl, "network": "IB"},
+        baseline=history("dp0", GIB, *baseline),
     )
 
 
 @pytest.mark.parametrize("number", [2, 4])
 def test_gpudirect_off_everywhere_blames_the_software_and_no_node(number):
-    found = upgraded(number)
+    found = all_judged(upgraded(number))
     assert found.answer == "no-go"
     # nothing is found by comparing the nodes; over four, slow_part names what all have in common
     assert set(found.failed) - {"slow_part"} == {"gpu_direct", "transport_used", "group_busbw"}
@@ -67,20 +66,20 @@ def test_gpudirect_off_everywhere_blames_the_software_and_no_node(number):
 
 def test_a_loaded_module_is_not_gpudirect_in_use():
     """The trap: with NCCL 2.23.4 the same node tells no fault, and what NCCL says of its ways does."""
-    found = upgraded(2, nccl="2.23.4")
+    found = all_judged(upgraded(2, nccl="2.23.4"))
     assert {finding.verdict for finding in found.of("gpu_direct")} == {Verdict.WARN}
     assert {"transport_used", "group_busbw"} <= set(found.failed)
     assert kinds(found.blamed) == {"environment"}
 
 
 def test_gpudirect_in_use_is_healthy_whatever_sysfs_lacks():
-    found = upgraded(2, nccl="2.23.4", rate=180.0, via=RDMA)
+    found = all_judged(upgraded(2, nccl="2.23.4", rate=180.0, via=RDMA))
     assert found.answer == "go"
     assert found.blamed == set()
 
 
 def test_the_formula_finds_it_where_nobody_kept_a_history():
-    found = upgraded(2, baseline=())
+    found = all_judged(upgraded(2, baseline=()))
     assert "group_busbw" in found.failed
     assert "8 NICs x 24.0 GB/s = 192 GB/s" in found.said("group_busbw")
 
@@ -103,12 +102,12 @@ def left_over(origin, *, rate=24.0, value="1"):
     file = () if origin == "environment" else ("NCCL_P2P_DISABLE",)
     speed = usual(plan, pair=rate / 2, ring=rate, copy=25)
     told = {"settings": {"NCCL_P2P_DISABLE": value}, "from_file": file}
-    return all_judged(measured([node], plan, speed, via=lambda _a, _b: HOST, told=lambda _: told))
+    return measured([node], plan, speed, via=lambda _a, _b: HOST, told=lambda _: told)
 
 
 @pytest.mark.parametrize("origin", ["environment", "/etc/nccl.conf", "/home/alice/.nccl.conf"])
 def test_a_variable_left_over_is_blamed_with_its_place_and_the_hardware_passes(origin):
-    found = left_over(origin)
+    found = all_judged(left_over(origin))
     assert found.answer == "no-go"
     assert set(found.failed) == {"nccl_settings", "transport_used", "group_busbw"}
     assert kinds(found.suspected) == {"environment"}
@@ -131,7 +130,7 @@ def test_no_nvls_channels_on_a100_are_no_fault():
 
 
 def test_the_variable_set_to_0_switches_nothing_off():
-    found = left_over("environment", value="0", rate=225.0)
+    found = all_judged(left_over("environment", value="0", rate=225.0))
     assert not any("NCCL_P2P_DISABLE" in name for _, name in found.blamed)
 
 
@@ -197,3 +196,31 @@ def test_peer_access_as_fast_as_copies_is_not_mentioned():
     plan = plan_of([node], tp=6, dp=1)
     found = all_judged(measured([node], plan, usual(plan, pair=22, ring=22, copy=25), via=lambda _a, _b: PEER))
     assert {finding.verdict for finding in found.of("transport_used")} == {Verdict.PASS}
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (lambda: upgraded(2), "below its own history (180 GB/s"),
+        (lambda: left_over("/etc/nccl.conf"), "NCCL_P2P_DISABLE=1 from /etc/nccl.conf"),
+    ],
+    ids=["case 8", "case 12"],
+)
+def test_a_saved_run_gives_the_same_on_the_command_line(run, words, tmp_path, capsys):
+    """What people send with a bug report: `preflight judge report.json` needs no GPU and no cluster."""
+    evidence = run()
+    found = all_judged(evidence)
+    report = Report(
+        run_id="r",
+        command="run",
+        started_at_s=0.0,
+        duration_s=1.0,
+        answer=found.answer,
+        evidence=evidence,
+        findings=found.findings,
+    )
+    (tmp_path / "report.json").write_bytes(to_json(report))
+    assert run_command_line(["judge", str(tmp_path / "report.json"), "--format", "json"]) == 10
+    again = from_json(capsys.readouterr().out, Report)
+    assert Judged(again.answer, again.findings).blamed == found.blamed
+    assert any(words in f"{finding.observed} {finding.blames}" for finding in again.findings)
