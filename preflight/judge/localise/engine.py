@@ -184,7 +184,14 @@ def _node_path(view: View, open_shots: "Bools", open_failed: "Bools") -> Path | 
         return None
     t = view.table
     paths = find_paths(view, t.node_a, t.node_b, (open_shots, open_failed), by_company=True)
+    if len(t.leaves) > 2:  # two nodes of different leaves share no way that others of these leaves don't use
+        paths = [path for path in paths if len(path.one | path.other) > 2 or _on_one_leaf(view, path)]
     return paths[0] if paths else None
+
+
+def _on_one_leaf(view: View, path: Path) -> bool:
+    leaves = {int(view.table.node_leaf[node]) for node in path.one | path.other}
+    return len(leaves) == 1 and -1 not in leaves
 
 
 def _weighed(view: View, explained: Explained) -> Explained:

@@ -11,6 +11,7 @@ from preflight.model.localisation import Culprit
 if TYPE_CHECKING:
     from preflight.judge.localise.whole import Judged
 
+NEARLY_ALL = 0.75  # of a leaf's ends
 MET_SLOW = 2
 INSIDE_SHOTS = 2  # slow pairs inside the node that make it the GPU
 
@@ -143,3 +144,25 @@ def _tried_with(culprit: Culprit, way: Culprit, judged: "list[Judged]") -> bool:
         if int(met.sum()) >= MET_SLOW:
             return True
     return not judged
+
+
+def contradictions(known: list[Culprit], judged: "list[Judged]") -> tuple[list[Culprit], list[str]]:
+    """Uplinks of which all is slow but whole nodes: the map puts these nodes on the wrong leaf, or nearly the whole uplink is ill. Nothing that rests on such a map is blamed; the notes say so."""
+    found, notes = [], []
+    for culprit in known:
+        odd = _odd_nodes(culprit, judged) if culprit.kind == "uplink" and (culprit.share or 0) >= NEARLY_ALL else []
+        if not odd:
+            found.append(culprit)
+            continue
+        whole = msgspec.structs.replace(culprit, ends=(), share=None)
+        found.append(msgspec.structs.replace(culprit, kind=None, confidence="possible", candidates=(whole, culprit)))
+        names = ", ".join(odd[:8])
+        notes.append(f"the map of leaves is contradicted: {names} is fast where all else on {culprit.leaf} is slow")
+    return found, notes
+
+
+def _odd_nodes(culprit: Culprit, judged: "list[Judged]") -> list[str]:
+    """Nodes of the leaf none of whose ends are slow."""
+    t = judged[0].outcome.view.table
+    ill = {int(t.end_node[end]) for end in culprit.ends}
+    return [name for name in culprit.nodes if t.ends.nodes.index(name) not in ill]

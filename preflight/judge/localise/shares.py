@@ -58,11 +58,26 @@ def find_share(view: View, open_shots: "Bools", best: Best, transients: float) -
         if ends < FEWEST_ENDS or nodes < 2 or ends < LEAST_SHARE * np.count_nonzero(measured & (leaf == one)):
             continue
         shots = mine & (ours[t.a] | ours[t.b])
+        if _by_far_leaf(view, shots, open_shots, one):
+            continue
         total = int(np.count_nonzero(measured & (leaf == one)))
         share = Share(one, tuple(np.flatnonzero(ours).tolist()), total, shots)
         if found is None or len(share.ends) > len(found.ends):
             found = share
     return found
+
+
+def _by_far_leaf(view: View, shots: "Bools", open_shots: "Bools", leaf: int) -> bool:
+    """Whether the leaf's other ends are slow with the same far leaves too: then it depends on the far leaf, as on a path, and not on which ends of this one."""
+    import numpy as np
+
+    t = view.table
+    far = np.unique(np.where(t.leaf_a[shots] == leaf, t.leaf_b[shots], t.leaf_a[shots]))
+    from_here = (t.leaf_a == leaf) & np.isin(t.leaf_b, far)
+    to_here = (t.leaf_b == leaf) & np.isin(t.leaf_a, far)
+    others = (from_here | to_here) & ~shots & (view.fast | open_shots)
+    number = int(np.count_nonzero(others))
+    return number >= 8 and 2 * int(np.count_nonzero(others & open_shots)) > number
 
 
 def _best_inside(view: View, inner: "Bools") -> "Any":

@@ -165,7 +165,7 @@ def _beyond_its_node(view: View, end: int, unexplained: "Bools", slow: int) -> b
     known = int(np.count_nonzero(others & (view.fast | view.slow)))
     share = np.count_nonzero(others & unexplained & view.slow) / known if known >= 8 else 0.0
     fast = np.count_nonzero(others & view.fast)
-    return not fast or slow >= need(1, float(min(share, 0.6)))
+    return not fast or slow >= need(1, float(min(share, 0.6)), chance=FLEET_CHANCE)
 
 
 def _end(view: View, part: int, shots: "Bools", good: Cleared) -> int | None:

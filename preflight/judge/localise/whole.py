@@ -12,7 +12,7 @@ from preflight.judge.localise.directions import OneWay, direction_of, one_way_of
 from preflight.judge.localise.engine import Outcome, explain
 from preflight.judge.localise.members import members
 from preflight.judge.localise.merge import merged
-from preflight.judge.localise.notes import between_two_leaves, environment, notes_of
+from preflight.judge.localise.notes import between_two_leaves, class_apart, environment, notes_of
 from preflight.judge.localise.open_questions import fewer, open_questions
 from preflight.judge.localise.reference import (
     LEAST_DEPTH,
@@ -25,7 +25,7 @@ from preflight.judge.localise.reference import (
     noise_of,
     ratios,
 )
-from preflight.judge.localise.resolve import behind_others, resolved
+from preflight.judge.localise.resolve import behind_others, contradictions, resolved
 from preflight.judge.localise.rest import Rest, rest_of
 from preflight.judge.localise.table import Table, table_of
 from preflight.judge.localise.view import Scale, view_of
@@ -61,12 +61,13 @@ class Grounds(NamedTuple):
     references: list[ClassReference]
     noise: Noise | None
     scale: Scale
+    keys: tuple[str, ...] = ()
 
 
 def localise_shots(ends: Ends, shots: Shots, expected: Mapping[tuple[str, str], tuple[float, str]]) -> Localisation:
     """See localise()."""
     table = table_of(ends, shots)
-    grounds = _grounds(table)
+    grounds = _grounds(table)._replace(keys=shots.key)
     references = _noun_references(grounds, expected)
     empty = Localisation(ends=ends, references=references, shots=len(shots.a))
     too_few = _too_few(grounds)
@@ -82,7 +83,7 @@ def localise_shots(ends: Ends, shots: Shots, expected: Mapping[tuple[str, str], 
     found += [] if any(c.kind == "class" for c in found) else failed_classes(judged)
     sends = one_way_of(table, {r.route: r.bytes_per_s for r in grounds.references})
     known = resolved(found, judged)
-    known = behind_others(known, judged)
+    known, against_map = contradictions(behind_others(known, judged), judged)
     known = [_directed(culprit, table, sends, grounds.scale.edge) for culprit in known]
     questions = open_questions(judged, known)
     asks = asks_of(known + questions, judged, sends, grounds)
@@ -96,7 +97,7 @@ def localise_shots(ends: Ends, shots: Shots, expected: Mapping[tuple[str, str], 
         empty,
         culprits=tuple(reasoned(culprit, ends) for culprit in sorted(everything, key=_severity)),
         asks=asks,
-        notes=(*notes_of(judged, grounds), *more_notes),
+        notes=(*notes_of(judged, grounds), *more_notes, *against_map),
         floor=floor,
         cleared_ends=len(cleared),
     )
@@ -113,7 +114,8 @@ def _grounds(table: Table) -> Grounds:
     for _ in range(3):
         references = class_references(pairs, width)
         ratio = ratios(pairs, references)
-        noise = noise_of(pairs, ratio, references)
+        apart = class_apart(pairs, references)
+        noise = noise_of(pairs.part(~apart), ratio[~apart], references)
         width = max(MODE_WIDTH, noise.value if noise else 0.0)
     unknown = bool(np.isin(pairs.route, [3, 4, 7]).any())
     value = noise.value if noise else 0.0
@@ -138,8 +140,9 @@ def _judge_all(grounds: Grounds, shots: Shots) -> list[Judged]:
 
     t, found = grounds.pairs, []
     by_class = {(r.op, r.route): r.bytes_per_s for r in grounds.references}
+    apart = class_apart(t, grounds.references)
     for op, name in enumerate(t.ops):
-        mask = (t.op == op) & ~t.inside
+        mask = (t.op == op) & ~t.inside & ~apart
         if mask.any():
             found.append(_judge_one(grounds, mask, name, inside=False, shots=shots, by_class=by_class))
     if t.inside.any():
