@@ -50,6 +50,10 @@ def sh(*words: str, check: bool = True) -> str:
     return done.stdout
 
 
+def _htb(mbit: float, most: float) -> list[str]:
+    return f"htb rate {mbit}mbit ceil {most}mbit burst {_BURST} cburst {_BURST}".split()
+
+
 class Box:
     """Nodes n1.. behind leaves, each with one link of HEALTHY_MBIT each way. Use as a context manager."""
 
@@ -150,9 +154,17 @@ class Box:
             self._tbf("fabric", f"to-{node}", mbit)
 
     def limit_uplink(self, leaf: int, mbit: float) -> None:
-        """What one leaf's uplink carries, each way."""
-        self._tbf("fabric", f"up{leaf}", mbit)
-        self._tbf("fabric", f"down{leaf}", mbit)
+        """What one leaf's uplink carries, each way, shared evenly among the nodes that send: as the many flows of a real one are, where two alone would share by chance."""
+        for device, senders in ((f"up{leaf}", lambda at: at != leaf), (f"down{leaf}", lambda at: at == leaf)):
+            nodes = [node for node, at in zip(self.nodes, self.leaf_of, strict=True) if senders(at)]
+            tc = ("tc", "class", "add", "dev", device, "parent")
+            self.inside("fabric", "tc", "qdisc", "replace", "dev", device, "root", "handle", "1:", "htb")
+            self.inside("fabric", *tc, "1:", "classid", "1:1", *_htb(mbit, mbit))
+            for number, node in enumerate(nodes, 10):
+                self.inside("fabric", *tc, "1:1", "classid", f"1:{number}", *_htb(mbit / len(nodes), mbit))
+                self.inside("fabric", *f"tc qdisc add dev {device} parent 1:{number} bfifo limit 100000".split())
+                u32 = f"u32 match ip src {self.address(node)}/32 flowid 1:{number}"
+                self.inside("fabric", *f"tc filter add dev {device} parent 1: protocol ip {u32}".split())
 
     def limit_pair(self, node: str, other: str, mbit: float) -> None:
         """What one node can send to one other, in each direction; the rest keeps its rate."""
