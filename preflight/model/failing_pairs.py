@@ -34,9 +34,9 @@ def shared(
         return Shared()
     good = {pair for probes in worked.values() for pair in probes if len(pair) == 2 and _crosses(pair, placed)}
     if not good:
-        inside = {placed[rank].node for rank, probes in worked.items() if any(len(pair) == 2 for pair in probes)}
-        touched = {placed[rank].node for pair in across for rank in pair}
-        return Shared(all_nodes=len(touched) >= ALIKE_NODES and touched <= inside)
+        alive = {placed[rank].node for rank, probes in worked.items() if any(len(pair) == 2 for pair in probes)}
+        mentioned = {placed[rank].node for pair in across for rank in pair}
+        return Shared(all_nodes=len(mentioned) >= ALIKE_NODES and mentioned <= alive)
     partners = {rank for pair in good for rank in pair}
     common = set(across[0]).intersection(*across)
     if len(common) == 1:
