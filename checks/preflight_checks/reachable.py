@@ -226,8 +226,9 @@ def _rank(story: _Story, persisting: set[str], placed: Sequence[Rank]) -> Findin
     elif late:
         remedy = f"run again; why its worker ended, and why starting another takes so long, stands in the log of the agent of {rank.node}"
     elif story.recovered and started:
-        told += ", then worked again"
-        verdict = Verdict.UNKNOWN if mine or subjects & persisting else Verdict.WARN
+        harmless = not bad and all(i.probe is None for i in mine)
+        told += ", and no result of it is missing" if harmless else ", then worked again"
+        verdict = Verdict.UNKNOWN if (mine and not harmless) or subjects & persisting else Verdict.WARN
         remedy = "run again; if it happens again on this node, leave the node out"
     elif len(story.partners) > 1:
         remedy = "it failed across one route only, which may be what is at fault: run again with a third node"
