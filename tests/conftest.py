@@ -58,7 +58,7 @@ def group_of(path):
     """Which tests run one after another where several run at once: those of a file, which share what they set up; and all that wait for deadlines of real
     processes, which would take each other's time.
     """
-    return "deadlines" if path.startswith(("fleet/", "test_in_job", "test_end_to_end")) else path
+    return "deadlines" if path.startswith(("fleet/", "cluster/", "test_in_job", "test_end_to_end")) else path
 
 
 def pytest_sessionfinish(session):
