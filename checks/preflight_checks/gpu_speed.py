@@ -62,7 +62,7 @@ def _slow(like: Like, behind: Sequence[Own], shortfall: float) -> Iterator[_Slow
     others = f"; {low} of {probes} probes here were slow and not again" if low else ""
     for own in behind:
         best = max(own.rates)
-        times = "once" if len(own.rates) == 1 else f"{len(own.rates)} times, {len(own.rates)} slow"
+        times = "once" if len(own.rates) == 1 else f"{len(own.rates)} times, slow each time"
         text = f"{OPS[like.op]} {_show(like.op, own.typical)}, {own.typical / like.reference:.0%} of {len(like.own) - 1} peers' {_show(like.op, like.reference)}"
         text += f" (measured {times}; at best {best / like.reference:.0%}{others})"
         yield _Slow(own.rank, like.op, text, own.key, len(own.rates) >= needed)

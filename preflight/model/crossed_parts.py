@@ -78,7 +78,7 @@ def part_text(culprit: Culprit, ends: Ends) -> str:
     slot = "" if culprit.slot is None else f", slot {culprit.slot}"
     nodes, others = shortened(fold(culprit.nodes)), shortened(fold(culprit.other_nodes))
     return {
-        "gpu": f"the GPU {names}",
+        "gpu": names,
         "nic": f"the NIC of {names}",
         "link": f"the way between {names}",
         "slot": f"slot {culprit.slot} of all nodes",
