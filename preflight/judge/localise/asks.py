@@ -35,6 +35,7 @@ def asks_of(culprits: list[Culprit], judged: "list[Judged]", sends: OneWay, grou
     main = max(between, key=lambda each: each.outcome.view.size)
     asking = Asking(main, judged, sends)
     asking.repeats()
+    asking.other_pairs()
     for culprit in culprits:
         asking.about(culprit)
     asking.doubtful_units()
@@ -71,6 +72,14 @@ class Asking:
         for pair in pairs[:MOST_PAIRS]:
             for _ in range(min(REPEATS, self.main.rest.needed - pair.again)):
                 self.add(pair.a, pair.b, "slow: again, to tell a fault from something passing")
+
+    def other_pairs(self) -> None:
+        """Of two leaves between which a slow pair was the only one: another one."""
+        for pair in self.main.rest.untried[:MOST_PAIRS]:
+            there = self.partners.leaf == self.partners.leaf[pair.b]
+            for end in self.partners.near(pair.a, 1, self.view.scale.edge):
+                for other in self.partners.among(end, there & (self.partners.best.end >= self.view.scale.edge), 1):
+                    self.add(end, other, "another pair of the same two leaves", priority=0)
 
     def about(self, culprit: Culprit) -> None:
         """What a culprit, or a question, still needs."""

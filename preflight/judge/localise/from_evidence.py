@@ -8,7 +8,7 @@ import msgspec
 from preflight.model.ends import ends_of
 from preflight.model.evidence import Evidence
 from preflight.model.inventory import Inventory
-from preflight.model.localisation import Ends, Shots
+from preflight.model.localisation import LONE, Ends, Shots
 from preflight.model.measurement import Measurement
 from preflight.model.plan import Plan, Rank
 
@@ -89,7 +89,8 @@ def _op_names(pairs: list[Measurement], plan: Plan, inventory: Inventory | None)
     )
     bare = all(kind.startswith(PCIE) for kind in kinds)
     apart = inside if len(kinds) > 1 and (complete or bare or _is_bridged(inside)) else {}
-    return [f"{m.probe.collective} {apart.get(m.probe.ranks, '')}".rstrip() for m in pairs]
+    words = ((m.probe.collective, apart.get(m.probe.ranks), LONE if m.probe.size_name == LONE else "") for m in pairs)
+    return [" ".join(filter(None, each)) for each in words]
 
 
 def _is_bridged(routes: Mapping[tuple[int, ...], str]) -> bool:

@@ -35,7 +35,8 @@ class Pair(NamedTuple):
 
 class Rest(NamedTuple):
     """`links`: pairs that are faults of their own. `undecided`: slow each time, too seldom measured. `passing`: slow once, fast later. `crowded`: pairs too
-    many on one rail or node for faults of links. `strangers`: slow pairs of which an end met nobody good.
+    many on one rail or node for faults of links. `strangers`: slow pairs of which an end met nobody good. `untried`:
+    pairs of two leaves of which no other pair was fast, so that the way between the leaves may be it.
     """
 
     links: list[Pair]
@@ -43,6 +44,7 @@ class Rest(NamedTuple):
     passing: list[Pair]
     crowded: list[Pair]
     strangers: list[Pair]
+    untried: list[Pair]
     transients: float
     needed: int
 
@@ -60,8 +62,24 @@ def rest_of(outcome: Outcome) -> Rest:
     decided = [pair for pair in lasting if pair.again >= needed]
     crowded = _crowded(view, lasting, passing)
     links = [pair for pair in decided if pair not in crowded and pair.steady and pair.deep]
+    untried = [pair for pair in lasting if pair not in crowded and pair.deep and not _others_got_through(view, pair)]
+    links = [pair for pair in links if pair not in untried]
     undecided = [pair for pair in lasting if pair.again < needed and pair not in crowded and pair.deep]
-    return Rest(links, undecided, passing, crowded, strangers, transients, needed)
+    undecided += [pair for pair in untried if pair not in undecided]
+    return Rest(links, undecided, passing, crowded, strangers, untried, transients, needed)
+
+
+def _others_got_through(view: View, pair: Pair) -> bool:
+    """Whether another pair of the same two leaves was clearly faster; True on one leaf, and where leaves are not known."""
+    import numpy as np
+
+    t = view.table
+    one, two = (int(t.node_leaf[t.end_node[end]]) for end in (pair.a, pair.b))
+    if view.inside or one == two or min(one, two) < 0:
+        return True
+    between = ((t.leaf_a == one) & (t.leaf_b == two)) | ((t.leaf_a == two) & (t.leaf_b == one))
+    limit = float(clearing_limit(view, np.median(view.ratio[pair.shots])))
+    return bool((np.nan_to_num(view.ratio[between & ~pair.shots]) >= limit).any())
 
 
 def _both_known(outcome: Outcome, pair: Pair) -> bool:

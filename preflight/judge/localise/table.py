@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from preflight.model.localisation import Ends, Shots
+from preflight.model.localisation import LONE, Ends, Shots
 
 if TYPE_CHECKING:
     from typing import Any
@@ -60,6 +60,14 @@ class Table(NamedTuple):
         import numpy as np
 
         found: Bools = np.isin(self.op, [i for i, op in enumerate(self.ops) if base_op(op) == ONE_WAY])
+        return found
+
+    @property
+    def lone(self) -> "Bools":
+        """Which shots had all ways between switches to themselves: compared with none that shared them."""
+        import numpy as np
+
+        found: Bools = np.isin(self.op, [i for i, op in enumerate(self.ops) if op.endswith(f" {LONE}")])
         return found
 
     @property

@@ -12,7 +12,7 @@ from preflight.judge.localise.directions import OneWay, direction_of, one_way_of
 from preflight.judge.localise.engine import Outcome, explain
 from preflight.judge.localise.members import members
 from preflight.judge.localise.merge import merged
-from preflight.judge.localise.notes import between_two_leaves, class_apart, environment, notes_of
+from preflight.judge.localise.notes import environment, notes_of
 from preflight.judge.localise.open_questions import fewer, open_questions
 from preflight.judge.localise.reference import (
     LEAST_DEPTH,
@@ -28,6 +28,7 @@ from preflight.judge.localise.reference import (
 from preflight.judge.localise.resolve import behind_others, contradictions, resolved
 from preflight.judge.localise.rest import Rest, rest_of
 from preflight.judge.localise.table import Table, table_of
+from preflight.judge.localise.two_leaves import between_two_leaves, class_apart, lone_asks
 from preflight.judge.localise.view import Scale, view_of
 from preflight.judge.localise.words import reasoned
 from preflight.model.localisation import Culprit, Ends, Localisation, RouteReference, Shots
@@ -86,8 +87,8 @@ def localise_shots(ends: Ends, shots: Shots, expected: Mapping[tuple[str, str], 
     known, against_map = contradictions(behind_others(known, judged), judged)
     known = [_directed(culprit, table, sends, grounds.scale.edge) for culprit in known]
     questions = open_questions(judged, known)
-    asks = asks_of(known + questions, judged, sends, grounds)
-    everything = environment(grounds, expected, ends) + between_two_leaves(grounds) + known
+    asks = (*lone_asks(table, grounds), *asks_of(known + questions, judged, sends, grounds))
+    everything = environment(grounds, expected, ends) + between_two_leaves(grounds, table) + known
     questions, more_notes = fewer(questions)
     everything += questions
     cleared: set[int] = set()
@@ -107,7 +108,7 @@ def _grounds(table: Table) -> Grounds:
     """References, noise and floor. The noise widens the mode, which moves the reference a little."""
     import numpy as np
 
-    pairs = table.part(~table.one_way & ~table.alone)
+    pairs = table.part(~table.one_way & ~table.alone & ~table.lone)
     width, noise = MODE_WIDTH, None
     references: list[ClassReference] = []
     ratio = np.zeros(0)
