@@ -17,6 +17,7 @@ from preflight.report.text import clean, hang, paint, shorten
 MAX_SHOWN = 12
 MAX_SKIPPED = 20  # so many checks that were skipped for one reason are named; more are counted
 MAX_LINES = 3  # of what passed
+MIN_PHASE_S = 1e-3  # what took less is not worth a word
 _WORD = 8  # "UNKNOWN" and a space
 _LABEL = 10  # "observed" and two spaces
 
@@ -113,8 +114,10 @@ def _head(report: Report, *, width: int, color: bool) -> list[str]:
         variables = " ".join(f"{name}={value}" for name, value in report.environment.variables.items())
         lines += hang("  variables ", variables, width=width)
     if report.phases_s:
-        phases = ", ".join(f"{name} {show_seconds(spent_s)}" for name, spent_s in report.phases_s.items())
-        lines += hang("  time      ", phases, width=width)
+        phases = [
+            f"{name} {show_seconds(spent_s)}" for name, spent_s in report.phases_s.items() if spent_s >= MIN_PHASE_S
+        ]
+        lines += hang("  time      ", ", ".join(phases), width=width) if phases else []
     seen = coverage_text(report.coverage)
     if seen:
         lines += hang("  coverage  ", seen, width=width)
@@ -125,7 +128,8 @@ def coverage_text(seen: Coverage) -> str:
     """How much of what was planned was measured: "56 of 120 pairs, 12 of 12 groups measured; 64 of 64 links"; empty if nothing was planned."""
     if not seen.pairs_planned and not seen.groups_planned:
         return ""
-    text = f"{seen.pairs_measured} of {seen.pairs_planned} pairs, {seen.groups_measured} of {seen.groups_planned} groups measured"
+    counts = [(seen.pairs_measured, seen.pairs_planned, "pairs"), (seen.groups_measured, seen.groups_planned, "groups")]
+    text = ", ".join(f"{measured} of {planned} {what}" for measured, planned, what in counts if planned) + " measured"
     parts = [
         f"{measured} of {planned} {what}"
         for what, measured, planned in (
@@ -260,7 +264,9 @@ def _blamed(findings: Sequence[Finding]) -> str:
     parts = [finding.blames for finding in findings if finding.blames]
     if not parts:
         return ""
-    return f"{parts[0].kind} {fold(part.name for part in parts)} ({parts[0].confidence})"
+    kind, names = parts[0].kind, fold(part.name for part in parts)
+    told = names.lower().startswith(f"{kind} ")  # "NIC of n3 GPU 2" says itself what it is
+    return f"{names if told else f'{kind} {names}'} ({parts[0].confidence})"
 
 
 def _fold(findings: Sequence[Finding]) -> str:

@@ -1,5 +1,6 @@
 """What the pairs say of the fabric, as text: culprits with their reasons, the references they were held against, notes, and the probes that would decide more."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from preflight.model import Ask, Culprit, Localisation
@@ -39,7 +40,7 @@ def fabric_lines(found: Localisation | None, *, width: int) -> list[str]:
         text = f"{reference.op} {reference.route}: {show_rate(reference.bytes_per_s)}, {reference.source}, {reference.shots} probes, {noise}{formula}"
         lines += hang("reference".ljust(LABEL), text, width=width, indent=2)
     if found.floor is not None and not found.unjudged:
-        lines.append(f"  {'floor':<12}nothing is called above {1 - found.floor:.0%} of its reference")
+        lines.append(f"  {'floor':<12}nothing is called slow above {1 - found.floor:.0%} of its reference")
     lines += _some("note", found.notes, MAX_NOTES, width=width)
     return lines + _asks(found, width=width)
 
@@ -52,8 +53,9 @@ def _some(label: str, texts: Sequence[str], most: int, *, width: int) -> list[st
 def _culprit(found: Localisation, culprit: Culprit, *, width: int) -> list[str]:
     label = "failed" if culprit.failed else "slow"
     if culprit.kind is None:
-        could = "; ".join(dict.fromkeys(name_of(found, one) for one in culprit.candidates))
-        text = f"not identifiable{f': one of {shortened(could)}' if could else ''}"
+        names = list(dict.fromkeys(name_of(found, one) for one in culprit.candidates))
+        could = shortened("; ".join(names))
+        text = f"not identifiable: {'one of' if len(names) > 1 else 'perhaps'} {could}" if names else "not identifiable"
         lines = hang(label.ljust(LABEL), text, width=width, indent=2)
     else:
         lines = hang(label.ljust(LABEL), f"{name_of(found, culprit)} ({culprit.confidence})", width=width, indent=2)
@@ -92,7 +94,8 @@ def name_of(found: Localisation, culprit: Culprit) -> str:
 
 
 def _asks(found: Localisation, *, width: int) -> list[str]:
-    texts = [_ask(found, ask) for ask in found.asks]
+    times = Counter(_ask(found, ask) for ask in found.asks)  # a pair that is asked for again and again is one line
+    texts = [text if number == 1 else f"{text} ({number} times)" for text, number in times.items()]
     return _some("next probe", texts, MAX_ASKS, width=width)
 
 

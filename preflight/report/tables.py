@@ -120,17 +120,20 @@ def group_lines(measurements: Sequence[Measurement]) -> list[str]:
         return []
     extra = [mode for mode in ("mixed", "skewed") if any(getattr(rate, mode) is not None for rate in rates)]
     rows = [["axis", "group", "collective", "message", "alone", "together", "ratio", *extra]]
-    left_out = []
-    for (axis, collective, size_bytes), groups in by_axis(rates).items():
+    messages = by_axis(rates)
+    axes = list(dict.fromkeys(axis for axis, _, _ in messages))
+    many = False
+    for _, groups in sorted(messages.items(), key=lambda message: axes.index(message[0][0])):
         shown = groups
         if len(groups) > MAX_ROWS:
+            many = True
             shown = sorted(groups, key=_loss)[:MAX_WORST]
             rows.append(_middle_row(groups, extra))
-            left_out.append(
-                f"  ... of {len(groups)} {clean(axis)} groups with {collective} of {show_bytes(size_bytes)}, the {MAX_WORST} that lose most"
-            )
         rows += [_group_row(rate, extra) for rate in shown]
-    return columns(rows, left=3) + left_out
+    lines = columns(rows, left=3)
+    return (
+        [*lines, f"  of more than {MAX_ROWS} groups: the median, and the {MAX_WORST} that lose most"] if many else lines
+    )
 
 
 def _loss(rate: GroupRate) -> tuple[float, float]:

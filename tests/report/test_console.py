@@ -190,7 +190,7 @@ def test_of_many_groups_those_that_lose_most_are_shown():
     assert " dp35 " in text
     assert " dp34 " not in text
     assert re.search(r"dp +median of 40 +all_reduce +67\.1 MB +100 GB/s +79\.5 GB/s +0\.80", text)
-    assert "of 40 dp groups with all_reduce of 67.1 MB, the 5 that lose most" in text
+    assert "of more than 16 groups: the median, and the 5 that lose most" in text
 
 
 def test_first_calls_coverage_phases_and_versions_are_told():
@@ -273,3 +273,25 @@ def test_what_passed_is_wrapped_rather_than_cut_and_things_are_set_apart():
     assert "..." in findings_text([finding("vm", Verdict.PASS, "nic_affinity", observed=words * 9)])
     kinds = [finding(name, Verdict.PASS, "node_uniform", observed="alike") for name in ("CPU model", "VBIOS", "memory")]
     assert "(and 2 more: VBIOS, memory)" in findings_text(kinds)
+
+
+def test_what_a_part_is_is_said_once():
+    nic = finding(blames=Part(kind="nic", name="NIC of n3 GPU 2", confidence="likely"))
+    node = finding(blames=Part(kind="node", name="n3", confidence="likely"))
+    assert "blames    NIC of n3 GPU 2 (likely)" in findings_text([nic])
+    assert "blames    node n3 (likely)" in findings_text([node])
+
+
+def test_the_messages_of_an_axis_stand_together():
+    groups = tuple(
+        make_measurement((0, 1), subject=f"{axis}0", axis=axis, collective="all_reduce", size_bytes=size_bytes)
+        for axis, size_bytes in (("tp", 2**30), ("dp", 2**30), ("tp", 2**20))
+    )
+    text = report_text(make_report(evidence=make_evidence(measurements=groups)))
+    table = text[text.index("Bandwidth of groups") : text.index("First calls")]
+    assert re.findall(r"^  (tp|dp) ", table, re.MULTILINE) == ["tp", "tp", "dp"]
+
+
+def test_phases_that_took_no_time_are_not_told():
+    text = report_text(make_report(phases_s={"probing": 2.0, "reading counters again": 5e-5}))
+    assert "time      probing 2.00 s\n" in text

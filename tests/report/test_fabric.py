@@ -118,7 +118,7 @@ def test_references_floor_and_notes_are_told():
     text = lines(NODE, notes=("unlike slots are 8% slower", "one transient"))
     assert "reference   send_recv other leaf, like slots: 47.0 GB/s, upper mode of 8 ends' best, 24 probes" in text
     assert "repeats differ by 1.2%; expected 48.0 GB/s, formula: 400 Gbit/s x 0.96" in text
-    assert "nothing is called above 90% of its reference" in text
+    assert "nothing is called slow above 90% of its reference" in text
     assert "note        unlike slots are 8% slower" in text
 
 
@@ -209,7 +209,7 @@ def test_coverage_tells_links_uplinks_leaf_pairs_and_the_scan():
     text = "56 of 120 pairs, 12 of 12 groups measured; 64 of 64 GPUs' ways out of their nodes; 4 of 4 leaves' ways up; 5 of 6 pairs of leaves; scan rounds 6 to 10 of 63"
     assert coverage_text(seen) == text
     assert coverage_text(Coverage()) == ""
-    assert coverage_text(Coverage(pairs_planned=2)) == "0 of 2 pairs, 0 of 0 groups measured"
+    assert coverage_text(Coverage(pairs_planned=2)) == "0 of 2 pairs measured"
     assert "5 of 6 pairs of leaves" in report_text(make_report(coverage=seen), width=300)
 
 
@@ -317,3 +317,12 @@ def test_what_cannot_be_is_refused_by_its_place(tmp_path, change, complaint):
     path.write_text(json.dumps(document))
     with pytest.raises(ConfigError, match=re.escape(complaint)):
         load_report(path)
+
+
+def test_a_single_explanation_is_not_one_of_many_and_a_probe_asked_for_twice_is_one_line():
+    unclear = Culprit(kind=None, reason="one pair is slow", candidates=(NODE,))
+    asks = (Ask(a=0, b=1, reason="again"), Ask(a=0, b=1, reason="again"))
+    text = lines(unclear, asks=asks)
+    assert "not identifiable: perhaps node n2, sending" in text
+    assert text.count("next probe") == 1
+    assert "next probe  send_recv n0 GPU 0 - n0 GPU 1: again (2 times)" in text
