@@ -19,7 +19,9 @@ SIGMAS = 5.0
 ROBUST_FROM = 8  # differences; the median of fewer is itself too uncertain
 MAD_FACTOR = 1.4826  # of a normal distribution: standard deviation over median absolute deviation
 MOST_CHANCE_ALARMS = 0.001  # of one comparison of a run: how many healthy parts chance alone may make slow each time
-LEAST_TRANSIENTS = 0.01  # so many probes are taken to be held up at least; a run's few hundred can't tell that there are fewer
+LEAST_TRANSIENTS = (
+    0.01  # so many probes are taken to be held up at least; a run's few hundred can't tell that there are fewer
+)
 
 
 def relative_noise(series: Iterable[Sequence[float]]) -> float | None:

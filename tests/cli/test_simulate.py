@@ -96,7 +96,7 @@ def test_the_budget_counts_simulated_seconds():
 
 @pytest.mark.parametrize("kind", ["hang", "crash"])
 def test_a_rank_that_gives_no_answer_is_named_and_left_out_and_its_partners_are_not(kind):
-    report, localisation = rehearse(small({"kind": kind, "gpus": ["n2:5"], "first_round": 4}))
+    report, localisation = rehearse(small({"kind": kind, "gpus": ["n2:5"], "first_round": 7}))
     incidents = [each for each in report.evidence.incidents if each.kind in {"worker_hung", "worker_died"}]
     assert {each.rank for each in incidents} == {21}
     assert {each.node for each in incidents} == {"n2"}
