@@ -187,6 +187,17 @@ class Asking:
                 place = self.table.ends.nodes.index(one.nodes[0])
                 ends.update(dict.fromkeys(np.flatnonzero(self.table.end_node == place).tolist()))
         limit = self.limit(culprit)
+        for one in culprit.candidates[:MOST_STRANGERS]:
+            if one.kind == "uplink" and len(one.ends) == 1:
+                for other in self.partners.far(one.ends[0], 2, limit):
+                    self.add(
+                        one.ends[0],
+                        other,
+                        "slow across leaves so far: with a partner that is known to be good there",
+                        priority=0,
+                    )
+            elif one.kind == "link" and len(culprit.candidates) <= 3:
+                self.add(*one.ends, "slow: again, to tell a fault from something passing")
         for end in list(ends)[:MOST_STRANGERS]:
             near = self.partners.near(end, 3, limit)  # a way out that is slow hides what partners elsewhere would tell
             for other in near + self.partners.far(end, 1 if near else 2, limit):
