@@ -15,7 +15,9 @@ _CHUNK = 500  # names in one pattern
 
 
 def with_hosts(runs: Sequence[Run]) -> list[Run]:
-    """The runs, those without hosts with the hosts that their file's name tells: ones that other runs listed, else two words that are alike but for a number."""
+    """The runs, those without hosts with the hosts that their file's name tells: ones that other runs listed and words that are like them but for the number (a node all of whose runs
+    died is listed nowhere), else two words that are alike but for a number.
+    """
     known = Counter(host for run in runs for host in run.hosts)
     spelled = {
         **{host.partition(".")[0]: host for host in sorted(known, reverse=True)},
@@ -36,9 +38,17 @@ def _named(run: Run, spelled: dict[str, str], patterns: Sequence[re.Pattern[str]
     name = PurePath(run.source.rpartition(":")[0] if re.search(r":\d+$", run.source) else run.source).name
     stem = re.sub(r"\.(log|txt|out|err|json)+$", "", name)
     hosts = tuple(dict.fromkeys(spelled[found] for pattern in patterns for found in pattern.findall(stem)))
-    if not hosts and not spelled:
-        hosts = _alike(stem)
+    hosts = (*hosts, *_unlisted(stem, hosts)) if hosts else () if spelled else _alike(stem)
     return msgspec.structs.replace(run, hosts=hosts, hosts_from=FROM_NAME) if hosts else run
+
+
+def _unlisted(stem: str, listed: Sequence[str]) -> Iterator[str]:
+    """Words of a name that differ from a listed host in their number alone, which has as many digits: gpu-06 in gpu-01_gpu-06, where gpu-01 is listed."""
+    short = {host.partition(".")[0] for host in listed}
+    shapes = {(found[1], len(found[2])) for host in short if (found := _LIKE_A_HOST.fullmatch(host))}
+    for prefix, number in dict.fromkeys(_LIKE_A_HOST.findall(stem.replace("_", " "))):
+        if (prefix, len(number)) in shapes and prefix + number not in short:
+            yield prefix + number
 
 
 def _alike(stem: str) -> tuple[str, ...]:

@@ -131,6 +131,13 @@ def test_names_of_nodes_are_never_parts_of_other_names(tmp_path):
     assert run.hosts == ("node12", "node1")
 
 
+def test_a_node_all_of_whose_runs_died_is_told_by_its_likeness_to_a_listed_one(tmp_path):
+    (tmp_path / "gpu-01_gpu-02.log").write_text(log(("gpu-01", "gpu-02"), RATES))
+    (tmp_path / "gpu-01_gpu-06_run2_8.log").write_text(died(("a", "b"), listed=False))
+    run = next(run for run in read_logs([tmp_path]).runs if run.failure)
+    assert run.hosts == ("gpu-01", "gpu-06")
+
+
 def test_names_are_told_even_where_no_run_listed_any(tmp_path):
     (tmp_path / "gpu-a7_gpu-a9.log").write_text(died(("a", "b"), listed=False))
     assert read_logs([tmp_path]).runs[0].hosts == ("gpu-a7", "gpu-a9")
