@@ -22,6 +22,7 @@ WORTH_A_LOOK = (
     "too many on one",
     "slower than their peers by less",
 )  # of the notes: nothing is named, and all is not well
+ON_METHOD = ("never by the average", "the noise of")  # of the notes: the fabric section has them
 MOST_UNCLEAR = 8  # questions with a finding of their own
 
 
@@ -127,6 +128,8 @@ def part_of(culprit: Culprit, ends: Ends) -> Part:
 
 def _expected(found: Localisation, culprit: Culprit | None = None) -> str:
     floor = found.floor or 0.0
+    if culprit is not None and culprit.failed:
+        return "every run comes to its end" if found.ends.whole_nodes else "every probe gives a figure"
     if culprit is not None and culprit.reference and culprit.reference_bytes_per_s is not None:
         return f"at least {1 - floor:.0%} of {_rate(culprit.reference_bytes_per_s)}, {culprit.reference}"
     shown = "; ".join(f"{_rate(r.bytes_per_s)} {r.route} ({r.source})" for r in found.references[:4])
@@ -167,7 +170,10 @@ def _run_asks(found: Localisation, nodes: "frozenset[str] | set[str] | tuple[str
     asks = [ask for ask in found.asks if not nodes or {_node(found, ask.a), _node(found, ask.b)} & set(nodes)]
     pairs = dict.fromkeys(f"{found.ends.name(ask.a)} - {found.ends.name(ask.b)}" for ask in asks)
     shown = ", ".join(list(pairs)[:MOST_ASKS])
-    return f"not identifiable from these probes: run {shown}" if shown else "not identifiable from these probes"
+    if not shown:
+        return "not identifiable from these probes"
+    how = "run nccl-tests over" if found.ends.whole_nodes else "run again, with a larger --budget, to measure"
+    return f"not identifiable from these probes: {how} {shown}"
 
 
 def _node(found: Localisation, end: int) -> str:
@@ -178,7 +184,8 @@ def _nothing_slow(found: Localisation) -> Finding:
     what = "nodes" if found.ends.whole_nodes else "GPUs"
     text = f"no part slower than its peers: {found.cleared_ends} {what}, {found.shots} probes"
     odd = [note for note in found.notes if any(word in note for word in WORTH_A_LOOK)]
-    shown = "; ".join([text, *found.notes[:4]])
+    notes = [note for note in found.notes if not any(word in note for word in ON_METHOD)]
+    shown = "; ".join([text, *notes[:4]])
     if odd:
         return _finding(
             Verdict.WARN, shown, _expected(found), "run again when the nodes are idle; look at the fabric if it stays"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preflight.judge.run import localised
-from preflight.model import Evidence, Finding, GpuPeer, Inventory, Localisation, Verdict
+from preflight.model import Culprit, Evidence, Finding, GpuPeer, Inventory, Localisation, Verdict
 from preflight.model.localisation import Ends
 from preflight_checks.slow_part import CHECK
 from tests.builders import make_gpu, make_measurement, make_node, make_plan, uuids_of
@@ -234,3 +234,14 @@ def test_a_localiser_that_broke_is_unknown():
     broken = Localisation(ends=Ends(nodes=(), node=(), slot=()), unjudged="the localiser broke: ValueError: x")
     [finding] = CHECK.judge(Evidence(localisation=broken, measurements=()))
     assert finding.verdict is Verdict.UNKNOWN
+
+
+def test_what_never_ran_is_held_against_running_and_how_the_noise_was_found_is_no_finding():
+    ends = Ends(nodes=("n0", "n1"), node=(0, 1), slot=(0, 0), leaves=None, whole_nodes=True)
+    dead = Culprit(kind="node", confidence="likely", nodes=("n1",), failed=True, reason="all 3 runs with n1 died")
+    found = Localisation(ends=ends, culprits=(dead,), notes=("the noise of 0.5% is the spread of the fast shots",))
+    [finding] = CHECK.judge(Evidence(localisation=found))
+    assert finding.expected == "every run comes to its end"
+    [finding] = CHECK.judge(Evidence(localisation=msgspec.structs.replace(found, culprits=())))
+    assert finding.verdict is Verdict.PASS
+    assert "noise" not in finding.observed
