@@ -77,7 +77,8 @@ def localise_shots(ends: Ends, shots: Shots, expected: Mapping[tuple[str, str], 
     floor = grounds.scale.floor
     if floor > NOISIEST:
         assert grounds.noise is not None
-        text = f"too noisy: {grounds.noise.source} differ by {grounds.noise.value:.0%} (standard deviation), so that nothing less than {floor:.0%} slow could be told from it"
+        least = f" less than {floor:.0%} slow" if floor < 1 else ""
+        text = f"too noisy: {grounds.noise.source} differ by {grounds.noise.value:.0%} (standard deviation), so that nothing{least} could be told from it"
         return msgspec.structs.replace(empty, unjudged=text, floor=floor)
     judged = _judge_all(grounds, shots)
     found = merged([culprits_of(each.outcome, each.rest, each.words) for each in judged])
