@@ -101,14 +101,21 @@ class RouteReference(Noun, frozen=True, kw_only=True):
     expected_source: str = ""
 
 
+LONE = "lone"  # Probe.size_name, and the last word of Shots.op: no other probe ran at that time
+
+
 class Ask(Noun, frozen=True, kw_only=True):
-    """A probe that would tell remaining explanations apart: `op` between two ends (a to b for "send"; a == b for what a GPU does alone). Smaller `priority` first."""
+    """A probe that would tell remaining explanations apart: `op` between two ends (a to b for "send"; a == b for what a GPU does alone). Smaller `priority` first.
+
+    `lone`: in a round of its own, so that the ways between switches carry nothing else: what is slow then is slow by itself, and not shared out.
+    """
 
     a: int
     b: int
     op: str = "send_recv"
     priority: int = 0
     reason: str = ""
+    lone: bool = False
 
 
 class Localisation(Noun, frozen=True, kw_only=True):

@@ -31,7 +31,7 @@ class Probe(Noun, frozen=True, kw_only=True):
     "together", then groups of several axes at once, "mixed", as a training step has them. `repeat` counts repetitions of the same probe within a run, from 0; `attempt`
     those that followed a failure, to find out whom to blame.
     `size_source` says where the message size comes from. `split`: of an all_to_all, the share of its buffer that each rank sends to each member, in the order of
-    `ranks`; empty: equal shares. `size_name`: "planned" where a group is timed at the plan's own message size besides a large one. `flops`: floating-point operations of one matmul. `reason`: why a follow-up was asked for, empty for what was planned.
+    `ranks`; empty: equal shares. `size_name`: "planned" where a group is timed at the plan's own message size besides a large one; "lone" of a pair that was probed while no other was. `flops`: floating-point operations of one matmul. `reason`: why a follow-up was asked for, empty for what was planned.
     """
 
     subject: str

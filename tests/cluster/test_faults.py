@@ -44,9 +44,9 @@ SLOW = {
         lambda box: box.limit("n3", SICK_MBIT, "receiving"), ("slow_part", "node", "n3"), "receiving"
     ),
     "a slow pair": Fault(lambda box: box.limit_pair("n1", "n3", 75), ("slow_part", "link", "n1 GPU 0 to n3 GPU 0")),
-    # of two leaves whose every pair across is slow, a fabric that is built so looks the same: the path is named, and that it is at fault is not certain
+    # a fabric with too few uplinks looks the same, until a pair has the way to itself
     "a slow uplink": Fault(
-        lambda box: box.limit_uplink(1, 150), ("slow_part", "path", "n[1-2] to n[3-4]"), verdict=Verdict.UNKNOWN
+        lambda box: box.limit_uplink(1, 100), ("slow_part", "path", "n[1-2] to n[3-4]")
     ),
     "a slow uplink, leaves not told": Fault(
         lambda box: box.limit_uplink(1, 150), ("slow_part", "path", "n[1-2] to n[3-4]"), leaves_told=False

@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 from typing import get_args
 
+import msgspec
+
 from preflight.model.bandwidth import ALONE, Collective
-from preflight.model.localisation import Ask
+from preflight.model.localisation import LONE, Ask
 from preflight.model.measurement import Probe
 from preflight.probe.schedule.alone import alone_probe
 from preflight.probe.schedule.probes import pair_probe
@@ -13,7 +15,7 @@ _PAIRS: tuple[Collective, ...] = ("send_recv", "send")
 
 
 def pack_asks(asks: Iterable[Ask], busy_limit: int | None = None) -> list[list[Ask]]:
-    """Each ask in the first round in which both its ends are free, in the order of their priority. `busy_limit`: at most so many asks in a round, None: no limit.
+    """Each ask in the first round in which both its ends are free, in the order of their priority; a lone one in a round of its own. `busy_limit`: at most so many asks in a round, None: no limit.
 
     Asks that can't be run (an unknown operation, one between two ends that a GPU does alone, a pair of one end) are left out, and what is asked for twice is asked twice.
     """
@@ -23,7 +25,8 @@ def pack_asks(asks: Iterable[Ask], busy_limit: int | None = None) -> list[list[A
         free = (
             number
             for number, ends in enumerate(busy)
-            if not {ask.a, ask.b} & ends and (busy_limit is None or len(rounds[number]) < busy_limit)
+            if not (ask.lone or rounds[number][0].lone or {ask.a, ask.b} & ends)
+            and (busy_limit is None or len(rounds[number]) < busy_limit)
         )
         number = next(free, len(rounds))
         if number == len(rounds):
@@ -50,4 +53,5 @@ def ask_probe(ask: Ask, backend: str) -> Probe:
     if ask.a == ask.b:
         return alone_probe(ask.a, op, backend, reason=ask.reason)
     ranks = (ask.a, ask.b) if op == "send" else (min(ask.a, ask.b), max(ask.a, ask.b))
-    return pair_probe(ranks, backend, 0, op, ask.reason)
+    probe = pair_probe(ranks, backend, 0, op, ask.reason)
+    return msgspec.structs.replace(probe, size_name=LONE) if ask.lone else probe
