@@ -102,7 +102,7 @@ def trouble_with(silence: Silence, asked: Asked) -> Trouble:
         last = f"; it was in {where}" if where else ""
         text = f"the worker of rank {rank} ended during {asked.task.probe.subject}: {state}{last}"
         return _fault("worker_died", "crashed", text, asked)
-    text = f"the worker of rank {rank} gave no answer to {asked.task.probe.subject} within {asked.waited_s:g} s and {state}"
+    text = f"the worker of rank {rank} gave no answer in the probe {asked.task.probe.subject} within {asked.waited_s:.3g} s and {state}"
     if crumb is None or not where:
         return _fault("worker_hung", "no_answer", text, asked)
     text += f": rank {rank} hung in {where}, for {time.monotonic() - crumb.since_s:.1f} s"

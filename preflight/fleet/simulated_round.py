@@ -119,7 +119,7 @@ def _failed(
         if rank == guilty:
             hung = kind == "no_answer"
             text = (
-                f"the worker of rank {rank} gave no answer to {probe.subject} within {request.deadline_s:g} s (simulated)"
+                f"the worker of rank {rank} gave no answer in the probe {probe.subject} within {request.deadline_s:.3g} s (simulated)"
                 if hung
                 else f"the worker of rank {rank} ended during {probe.subject} (simulated)"
             )
@@ -136,12 +136,10 @@ def _failed(
                 )
             )
         elif guilty is not None:
-            text = (
-                f"rank {rank}: rank {guilty} did not come to {probe.subject} within {request.timeout_s:g} s (simulated)"
-            )
+            text = f"rank {rank}: rank {guilty} did not come to the probe {probe.subject} within {request.timeout_s:.3g} s (simulated)"
             failure = Failure(kind="timed_out", text=text, rank=guilty, stage="rendezvous")
         else:
-            text = f"rank {rank}: nothing came through within {request.timeout_s:g} s (simulated)"
+            text = f"rank {rank}: nothing came through within {request.timeout_s:.3g} s (simulated)"
             failure = Failure(kind="timed_out", text=text, stage="first operation")
         outcomes.append(api.RankOutcome(rank=rank, subject=probe.subject, failure=failure))
     return outcomes, incidents

@@ -85,7 +85,7 @@ class Zygote:
         except BaseException as error:
             _end(process, channel)
             if isinstance(error, asyncio.TimeoutError):
-                raise ProbeError(f"importing torch took more than {deadline_s:g} s") from None
+                raise ProbeError(f"importing torch took more than {deadline_s:.3g} s") from None
             if isinstance(error, Closed):
                 ended = exit_text(process.returncode)
                 raise ProbeError(f"the process that imports torch ended: {ended}") from error
