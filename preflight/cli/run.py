@@ -75,14 +75,7 @@ def command(
     from preflight.registry import load_checks
     from preflight.report.document import load_report
 
-    if hosts is not None and not hosts.strip():
-        raise UsageError("--hosts is empty: is a variable not set?")
-    if (local is None) == (hosts is None):
-        raise UsageError(
-            "say where to run: either --local NxM (this machine) or --hosts LIST (agents that listen there)"
-        )
-    if hosts is not None and key_file is None:
-        raise UsageError("--hosts needs --key-file: agents answer only to those who have their key")
+    _check_places(local, hosts, key_file)
     budget_s = read_budget(budget)
     job = read_job(plan)
     checks = load_checks()
@@ -112,6 +105,18 @@ def command(
             write_report(report, out)
         print_report(report, format_)
     return exit_code(report.answer, report.findings, exit_style)
+
+
+def _check_places(local: str | None, hosts: str | None, key_file: Path | None) -> None:
+    """Raises UsageError unless it is said where to run."""
+    if hosts is not None and not hosts.strip():
+        raise UsageError("--hosts is empty: is a variable not set?")
+    if (local is None) == (hosts is None):
+        raise UsageError(
+            "say where to run: either --local NxM (this machine) or --hosts LIST (agents that listen there)"
+        )
+    if hosts is not None and key_file is None:
+        raise UsageError("--hosts needs --key-file: agents answer only to those who have their key")
 
 
 def _local(text: str) -> tuple[int, int]:
