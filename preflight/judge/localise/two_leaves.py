@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 DESIGN_GAP = 0.25  # between the two leaves of a run: twice what healthy route classes differ by at most
 LONE_SHOTS = 2
+FASTEST_NIC = 100e9  # bytes per second: 800 Gbit/s. What is faster between two GPUs is NVLink, and a rack (NVL72) is no leaf that the network could match
 
 
 def class_apart(pairs: Table, references: list[ClassReference]) -> "Bools":
@@ -34,7 +35,7 @@ def class_apart(pairs: Table, references: list[ClassReference]) -> "Bools":
 
 
 def _far_apart(pairs: Table, references: list[ClassReference]) -> list[tuple[ClassReference, ClassReference]]:
-    """(same leaf, other leaf) of the same operation, where there are two leaves and the second is far below."""
+    """(same leaf, other leaf) of the same operation, where there are two leaves and the second is far below. Not where NVLink joins the nodes of a leaf."""
     of = {(r.op, r.route): r for r in references}
     twos = [
         (of.get((op, near)), of.get((op, far)))
@@ -44,7 +45,11 @@ def _far_apart(pairs: Table, references: list[ClassReference]) -> list[tuple[Cla
     return [
         (same, other)
         for same, other in twos
-        if len(pairs.leaves) == 2 and same and other and other.bytes_per_s <= (1 - DESIGN_GAP) * same.bytes_per_s
+        if len(pairs.leaves) == 2
+        and same
+        and other
+        and other.bytes_per_s <= (1 - DESIGN_GAP) * same.bytes_per_s
+        and (pairs.ends.whole_nodes or same.bytes_per_s <= FASTEST_NIC)
     ]
 
 
