@@ -206,12 +206,13 @@ def _weighed(view: View, explained: Explained) -> Explained:
     return explained._replace(median=float(np.median(own)), called=is_deep(view, own))
 
 
-def is_deep(view: View, values: "Floats") -> bool:
-    """Whether their mean depth is above the floor for certain: by two and a half standard errors, noise / sqrt(n) each."""
+def is_deep(view: View, values: "Floats", *, sure: bool = True) -> bool:
+    """Whether their mean depth is above the floor for certain: by two and a half standard errors, noise / sqrt(n) each. `sure` False: whether it may be."""
     import numpy as np
 
     mean = float(np.mean(values))
-    return bool(1 - mean - 2.5 * mean * view.scale.noise / np.sqrt(values.size) >= view.scale.floor)
+    margin = 2.5 * mean * view.scale.noise / np.sqrt(values.size)
+    return bool(1 - mean - (margin if sure else -margin) >= view.scale.floor)
 
 
 def _covered(view: View, best: Explained) -> "Bools":

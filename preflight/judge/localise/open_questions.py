@@ -27,7 +27,7 @@ def open_questions(judged: "list[Judged]", known: list[Culprit]) -> list[Culprit
             if pair.deep and not {pair.a, pair.b} & named and pair.slow == pair.again
         ]
         found += [_strangers(group, each) for group in _hanging_together(open_pairs)]
-        for pair in each.rest.undecided[:MOST_CANDIDATES]:
+        for pair in [pair for pair in each.rest.undecided if pair.deep][:MOST_CANDIDATES]:
             base = facts(each.words, pair.shots)
             link = msgspec.structs.replace(base, kind="link", ends=(pair.a, pair.b), confidence="possible")
             found.append(msgspec.structs.replace(base, confidence="possible", candidates=(link,)))

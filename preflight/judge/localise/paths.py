@@ -55,7 +55,7 @@ def find_paths(
     # what another part explains is fast enough to refute a path that is slower still
     limit = float(clearing_limit(view, np.median(view.ratio[slow]))) if slow.any() else view.scale.edge
     settled = np.where(np.isfinite(view.ratio) & ~slow, view.ratio, 0.0)
-    beyond = telling & _beyond_its_ends(view, settled >= limit, unit_a, unit_b)
+    beyond = telling & _beyond_its_ends(view, settled, unit_a, unit_b)
     edges = _edges(view, unit_a, unit_b, open_shots=beyond, settled=settled, limit=limit)
     found = _mutual_sets(edges)
     if not found:
@@ -68,15 +68,18 @@ def find_paths(
     return sorted(supported, key=lambda path: -int(path.shots.sum()))
 
 
-def _beyond_its_ends(view: View, fast: "Bools", unit_a: "Ints", unit_b: "Ints") -> "Bools":
-    """Shots whose two ends were fast with other units, so that the ends don't explain them. Ends that were picked out because they are slow would make any pair of units look slow."""
+def _beyond_its_ends(view: View, settled: "Floats", unit_a: "Ints", unit_b: "Ints") -> "Bools":
+    """Shots whose two ends were clearly faster with other units, so that the ends don't explain them. Ends that were picked out because they are slow would make any pair of units look slow."""
     import numpy as np
 
     t = view.table
-    beyond = fast & (unit_a != unit_b)
-    good = np.zeros(len(t.ends.node), np.bool_)
-    good[t.a[beyond]] = good[t.b[beyond]] = True
-    both: Bools = good[t.a] & good[t.b]
+    between = unit_a != unit_b
+    best = np.zeros(len(t.ends.node))
+    np.maximum.at(best, t.a[between], settled[between])
+    np.maximum.at(best, t.b[between], settled[between])
+    known = np.isfinite(view.ratio)
+    limit = np.where(known, clearing_limit(view, np.where(known, view.ratio, 1.0)), view.scale.edge)
+    both: Bools = (best[t.a] >= limit) & (best[t.b] >= limit)
     return both
 
 

@@ -22,7 +22,7 @@ STEADY = 4.0  # a faulty link is slow by about the same each time: the typical r
 
 
 class Pair(NamedTuple):
-    """One pair with its shots. `again`: how often it was measured. `slow`: how often slow. `steady`: slow each time by about as much. `shots`: all of them."""
+    """One pair with its shots. `again`: how often it was measured. `slow`: how often slow. `steady`: slow each time by about as much. `deep`: certainly above the floor; `maybe_deep`: it may turn out to be. `shots`: all of them."""
 
     a: int
     b: int
@@ -30,6 +30,7 @@ class Pair(NamedTuple):
     slow: int
     steady: bool
     deep: bool
+    maybe_deep: bool
     shots: "Bools"
 
 
@@ -64,7 +65,7 @@ def rest_of(outcome: Outcome) -> Rest:
     links = [pair for pair in decided if pair not in crowded and pair.steady and pair.deep]
     untried = [pair for pair in lasting if pair not in crowded and pair.deep and not _others_got_through(view, pair)]
     links = [pair for pair in links if pair not in untried]
-    undecided = [pair for pair in lasting if pair.again < needed and pair not in crowded and pair.deep]
+    undecided = [pair for pair in lasting if pair.again < needed and pair not in crowded and pair.maybe_deep]
     undecided += [pair for pair in untried if pair not in undecided]
     return Rest(links, undecided, passing, crowded, strangers, untried, transients, needed)
 
@@ -111,7 +112,16 @@ def _pairs(view: View, left: "Bools") -> list[Pair]:
         logs = np.log(values)
         steady = float(np.median(np.abs(logs - np.median(logs)))) <= STEADY * max(view.scale.noise, 0.003) / 1.4826
         slow = int(np.count_nonzero(left[group]))  # what a part explains says nothing against the pair
-        pair = Pair(code // number, code % number, int(values.size), slow, steady, is_deep(view, values), mine)
+        pair = Pair(
+            code // number,
+            code % number,
+            int(values.size),
+            slow,
+            steady,
+            is_deep(view, values),
+            is_deep(view, values, sure=False),
+            mine,
+        )
         found.append(pair)
     return found
 

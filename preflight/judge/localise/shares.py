@@ -55,7 +55,16 @@ def find_share(view: View, open_shots: "Bools", best: Best, transients: float) -
             continue
         nodes = np.unique(t.end_node[ours]).size
         ends = int(np.count_nonzero(ours))
-        if ends < FEWEST_ENDS or nodes < 2 or ends < LEAST_SHARE * np.count_nonzero(measured & (leaf == one)):
+        slots = np.unique(t.end_slot[ours]).size
+        one_slot = (
+            slots == 1 and int(t.end_slot.max(initial=0)) > 0
+        )  # then it would be that slot's way out, seen in part
+        if (
+            one_slot
+            or ends < FEWEST_ENDS
+            or nodes < 2
+            or ends < LEAST_SHARE * np.count_nonzero(measured & (leaf == one))
+        ):
             continue
         shots = mine & (ours[t.a] | ours[t.b])
         if _by_far_leaf(view, shots, open_shots, one):
