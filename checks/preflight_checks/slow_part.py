@@ -103,7 +103,7 @@ def subject_of(culprit: Culprit, ends: Ends) -> str:
     slot = "" if culprit.slot is None else f", slot {culprit.slot}"
     if culprit.kind is None and culprit.candidates:
         return f"{ends.name(culprit.candidates[0].ends[0])}" if culprit.candidates[0].ends else "fabric"
-    if culprit.kind == "path" or (culprit.kind == "class" and culprit.other_nodes):
+    if culprit.kind == "path" or (culprit.kind == "class" and culprit.other_nodes and not culprit.fact):
         return f"{fold(culprit.nodes)} to {fold(culprit.other_nodes)}"
     if culprit.kind == "uplink" and culprit.share is not None:
         return f"part of the uplink of {culprit.leaf}{slot}"

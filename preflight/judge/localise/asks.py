@@ -197,7 +197,7 @@ class Asking:
                         priority=0,
                     )
             elif one.kind == "link" and len(culprit.candidates) <= 3:
-                self.add(*one.ends, "slow: again, to tell a fault from something passing")
+                self.add(one.ends[0], one.ends[1], "slow: again, to tell a fault from something passing")
         for end in list(ends)[:MOST_STRANGERS]:
             near = self.partners.near(end, 3, limit)  # a way out that is slow hides what partners elsewhere would tell
             for other in near + self.partners.far(end, 1 if near else 2, limit):
