@@ -6,6 +6,7 @@ Where all groups of an axis are short of (a) or (c) alike, no node is blamed: wh
 slow. A communicator with other members than planned is FAIL: N groups of one look fast. Runs without GPUs are compared with peers and history only.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -31,12 +32,10 @@ NAME = "group_busbw"
 # shortfall: gates in use sit 2 to 13 % under typical inside a node, 4 to 8 % between nodes; 10 % gave no false alarm on a healthy cluster's 360 public measurements.
 # unknown_route_shortfall: between nodes whose leaf switches are not known, unlike routes differ by 5 to 12 % on healthy clusters. history_drop: as shortfall.
 LIMITS = {"shortfall": 0.10, "unknown_route_shortfall": 0.15, "history_drop": 0.10}
-CHANCE_ALARMS, AS_DEEP = (
-    0.01,
-    0.7,
-)  # groups of a kind that may be slow each time by chance; how deep a repeat must be held up to make one
+CHANCE_ALARMS, AS_DEEP = 0.01, 0.7  # groups of a kind slow each time by chance; how deep a repeat is then held up
 HISTORY_RUNS = 3  # earlier runs that make a history
 AS_PEERS = 0.95  # of its peers, a group is no worse than they
+_LEFT_OUT = re.compile(r"rank \d+ is left out: (?!it )")  # why its node is lost tells all
 ENVIRONMENT_NODES = 4  # from so many nodes on, slow alike, it is what they have in common
 SEVERITY = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.WARN, Verdict.PASS, Verdict.SKIP)
 
@@ -235,15 +234,15 @@ def _finding(case: _Case, kind: _Kind, series: Series, shorts: Sequence[_Short],
     verdict = min((short.verdict for short in shorts), key=SEVERITY.index, default=Verdict.PASS)
     observed = f"{show_rate(series.typical)} at {show_bytes(series.size_bytes)}"
     observed += f", {series.typical / kind.peers.bytes_per_s:.0%} of its peers" if kind.peers else ""
-    for short in shorts:
-        observed += f"; {short.depth:.0%} below {short.reference}{f', {short.unsure}' if short.unsure else ''}"
+    observed += "".join(f"; {s.depth:.0%} below {s.reference}" for s in shorts if s.reference != "its peers")
+    observed += "".join(f", {unsure}" for unsure in dict.fromkeys(short.unsure for short in shorts) if unsure)
     against = _references(case, kind, series, want)
     if not against and not shorts:
         observed = "no other group of its axis, size and number of nodes to compare it with"
         observed += f"; no formula: {want.unknown[0]}" if want and want.unknown else ""
         verdict = Verdict.SKIP
     causes = _causes(case, [series], across=kind.across) if verdict in (Verdict.FAIL, Verdict.WARN) else ()
-    depth = max((short.depth for short in shorts if short.sure), default=0.0)
+    depth = max((short.depth for short in shorts), default=0.0)
     crossed = case.parts.named_for(series.ranks, depth) if depth else ""
     observed += f"; its ranks cross {crossed} (slow_part)" if crossed else ""
     return Finding(
@@ -285,12 +284,12 @@ def _references(case: _Case, kind: _Kind, series: Series, want: Expectation | No
 def _remedy(series: Series, shorts: Sequence[_Short], causes: Sequence[str], crossed: str) -> str:
     if not shorts:
         return ""
-    if not any(short.sure for short in shorts):
-        return "give a larger --budget, so that it is repeated"
-    if causes:
+    if causes and any(short.sure for short in shorts):
         return f"set right first: {causes[0]}"
     if crossed:
         return f"see slow_part for {crossed}: mend it or leave it out, and time the group again"
+    if not any(short.sure for short in shorts):
+        return "give a larger --budget, so that it is repeated"
     if all("history" in short.reference for short in shorts):
         return "see what changed since: driver, NCCL, settings, cables"
     ranks = fold_numbers(series.ranks)
@@ -377,14 +376,15 @@ def _other_members(group: Group, measurement: Measurement) -> Finding:
 
 
 def _unmeasured(group: Group, failure: str) -> Finding:
-    """`failure`: the latest; empty: there was none."""
+    """`failure`: the latest; empty: there was none. Groups without a figure for one reason are told in the same words, so that reports show them as one."""
+    remedy = "mend what reachable says of it, and run again" if " is left out: " in failure else ""
     return Finding(
         check=NAME,
         subject=group.name,
         verdict=Verdict.UNKNOWN,
-        observed=f"no figure for ranks {fold_numbers(group.ranks)}: {failure or 'it was not reached'}",
+        observed=f"no figure: {_LEFT_OUT.sub('', failure) or 'it was not reached'}",
         expected="a figure for every planned group",
-        remedy="" if failure else "let the run go on to its end, with a larger --budget if need be",
+        remedy=remedy if failure else "let the run go on to its end, with a larger --budget if need be",
     )
 
 

@@ -152,3 +152,21 @@ def test_a_slow_rank_fails_exactly_the_groups_that_it_is_in(seed, rank):
 
 def test_a_whole_axis_that_is_slow_alike_blames_nobody():
     assert subjects(CHECK, groups({**all_fast(), **{f"dp{i}": (1e9, 1.001e9) for i in range(4)}})) == []
+
+
+def test_groups_without_a_figure_for_one_reason_are_told_in_the_same_words():
+    evidence = groups(all_fast())
+    for group, text in (("tp1", "rank 4 is left out: n1 has no agent"), ("dp1", "rank 5 is left out: n1 has no agent")):
+        evidence = not_run(evidence, group, text)
+    found = said(CHECK, evidence, Verdict.UNKNOWN)
+    assert {finding.subject for finding in found} == {"tp1", "dp1"}
+    assert {(f.observed, f.remedy) for f in found} == {
+        ("no figure: n1 has no agent", "mend what reachable says of it, and run again")
+    }
+
+
+def test_whose_rank_it_is_that_gave_no_answer_stays_told():
+    [finding] = said(
+        CHECK, not_run(groups(all_fast()), "tp1", "rank 4 is left out: it gave no answer"), Verdict.UNKNOWN
+    )
+    assert finding.observed == "no figure: rank 4 is left out: it gave no answer"
