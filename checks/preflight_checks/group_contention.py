@@ -173,6 +173,7 @@ def _group(pair: _Both, limits: dict[str, float], parts: CrossedParts, *, local:
     fine = verdict is Verdict.PASS or local
     crossed = "" if fine else parts.named_for(pair.alone.ranks, 1 - pair.ratio * shared)
     observed += f"; its ranks cross {crossed} (slow_part)" if crossed else ""
+    observed += "; one of the two was timed only once" if pair.once and not fine else ""
     expected = f"at least {warn:.2g}"
     if mode == "together":
         expected += f" (below {fail:.2g}: FAIL)"
@@ -191,6 +192,8 @@ def _group(pair: _Both, limits: dict[str, float], parts: CrossedParts, *, local:
         if fine
         else f"see slow_part for {crossed}: mend it or leave it out, and time the groups again"
         if crossed
+        else "give a larger --budget, so that it is repeated"
+        if pair.once
         else "look for an uplink, a route or a NIC that these groups share; another rank order may part them",
         evidence=(f"{name} alone", f"{name} {mode}"),
     )

@@ -207,3 +207,14 @@ def test_a_mixed_step_that_was_measured_once_and_lost_nothing_passes():
     [finding] = [f for f in said(CHECK, lost) if "mixed" in f.subject]
     assert finding.verdict is Verdict.WARN
     assert "measured once" in finding.observed
+
+
+def test_a_ratio_of_single_measurements_is_repeated_before_anything_is_looked_for():
+    evidence = evidence_of(inventory_of(4))
+    found = []
+    for name in (group.name for group in evidence.plan.on_axis("dp")):
+        found += timed(evidence.plan, name, (46e9, 46e9))
+        found += timed(evidence.plan, name, (20e9,) if name == "dp0" else (45e9, 45e9), mode="together")
+    [finding] = [f for f in said(CHECK, with_measurements(evidence, found)) if f.verdict is Verdict.WARN]
+    assert finding.observed.endswith("one of the two was timed only once")
+    assert finding.remedy == "give a larger --budget, so that it is repeated"
