@@ -4,7 +4,7 @@ Plain strings; the caller knows the terminal's width and whether it wants colour
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from preflight.model import Answer, Coverage, Evidence, Finding, Report, Verdict
 from preflight.model.hostlist import fold
@@ -22,20 +22,25 @@ _WORD = 8  # "UNKNOWN" and a space
 _LABEL = 10  # "observed" and two spaces
 
 
-def findings_text(findings: Sequence[Finding], *, width: int = 100, color: bool = False) -> str:
+def findings_text(
+    findings: Sequence[Finding], *, width: int = 100, color: bool = False, silent: Collection[str] = ()
+) -> str:
     """Findings worst first: each with what was seen, expected and to be done; PASS and SKIP one paragraph for each check.
 
-    Findings that differ in their subject only are folded: "n[1-8]". Empty if there are none.
+    Findings that differ in their subject only are folded: "n[1-8]". What is unknown of `silent`, nodes whose agent never answered, has that one reason and one entry. Empty if there are none.
     """
     lines: list[str] = []
     for verdict in Verdict:
         by_check: dict[str, list[Finding]] = {}
+        of_silent: dict[str, list[Finding]] = {}
         for finding in findings:
             if finding.verdict is verdict:
-                by_check.setdefault(finding.check, []).append(finding)
+                mute = verdict is Verdict.UNKNOWN and finding.subject in silent
+                (of_silent if mute else by_check).setdefault(finding.check, []).append(finding)
         if verdict is Verdict.SKIP:
             lines += _skipped(by_check, width=width, color=color)
             continue
+        lines += _of_silent(of_silent, width=width, color=color)
         for check, some in by_check.items():
             if verdict is Verdict.PASS:
                 lines += _briefly(check, some, width=width, color=color)
@@ -59,7 +64,8 @@ def report_text(report: Report, *, width: int = 100, color: bool = False) -> str
     lines += _section("First calls, kept out of the figures above", first_call_lines(measured))
     lines += _section("Incidents", _incident_lines(report.evidence, width=width))
     text = "".join(f"{line}\n" for line in lines)
-    findings = findings_text(report.findings, width=width, color=color) or "  none\n"
+    silent = {i.node for i in report.evidence.incidents if i.node and i.kind == "agent_lost" and i.phase == "discovery"}
+    findings = findings_text(report.findings, width=width, color=color, silent=silent) or "  none\n"
     banner = "".join(f"{line}\n" for line in _banners(report, width=width, color=color))
     return f"{text}\nFindings\n{findings}\n{banner}{answer_line(report, color=color)}\n"
 
@@ -170,6 +176,20 @@ def _incident_lines(evidence: Evidence, *, width: int) -> list[str]:
     if len(evidence.incidents) > MAX_SHOWN:
         lines.append(f"  ... and {len(evidence.incidents) - MAX_SHOWN} more")
     return lines
+
+
+def _of_silent(by_check: Mapping[str, Sequence[Finding]], *, width: int, color: bool) -> list[str]:
+    """What is unknown of nodes that were never asked, in one entry for all checks."""
+    if not by_check:
+        return []
+    nodes = fold(dict.fromkeys(finding.subject for findings in by_check.values() for finding in findings))
+    word = paint(Verdict.UNKNOWN.value.ljust(_WORD), Verdict.UNKNOWN, color=color)
+    lines = [word + shorten(f"{clean(', '.join(by_check))}: {clean(nodes)}", max(width - _WORD, 40))]
+    details = (("observed", "nothing: its agent did not answer"), ("remedy", "see reachable"))
+    return [
+        *lines,
+        *(line for label, text in details for line in hang(label.ljust(_LABEL), text, width=width, indent=_WORD)),
+    ]
 
 
 def _skipped(by_check: Mapping[str, Sequence[Finding]], *, width: int, color: bool) -> list[str]:

@@ -295,3 +295,20 @@ def test_the_messages_of_an_axis_stand_together():
 def test_phases_that_took_no_time_are_not_told():
     text = report_text(make_report(phases_s={"probing": 2.0, "reading counters again": 5e-5}))
     assert "time      probing 2.00 s\n" in text
+
+
+def test_what_is_unknown_of_a_node_that_never_answered_is_one_entry():
+    unknown = [finding("n9", Verdict.UNKNOWN, check=check) for check in ("xid", "gpu_count")]
+    other = finding("n8", Verdict.UNKNOWN, check="xid")
+    lost = Incident(kind="agent_lost", text="no answer", phase="discovery", at_s=1.0, node="n9")
+    text = report_text(make_report(*unknown, other, evidence=make_evidence(incidents=(lost,))))
+    assert "UNKNOWN xid, gpu_count: n9\n        observed  nothing: its agent did not answer\n" in text
+    assert text.count("n9\n") == 1
+    assert "UNKNOWN xid: n8\n" in text
+
+
+def test_what_is_unknown_of_a_node_that_was_lost_later_is_told_as_it_is():
+    lost = Incident(kind="agent_lost", text="no answer", phase="probing", at_s=1.0, node="n9")
+    evidence = make_evidence(incidents=(lost,))
+    text = report_text(make_report(finding("n9", Verdict.UNKNOWN, check="xid"), evidence=evidence))
+    assert "its agent did not answer" not in text
