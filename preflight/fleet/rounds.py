@@ -175,8 +175,8 @@ def cut_short(result: RoundResult) -> RoundResult:
 
 
 def timeout_s(backend: str, probes: Round) -> float:
-    """How long a rank waits for its peers. Where names don't resolve, torch's store takes 5 to 10 s for 32 to 128 clients that come at once (measured)."""
-    return TIMEOUT_S[backend] + min(25.0, 0.25 * sum(len(probe.ranks) for probe in probes))
+    """How long a rank waits for its peers. Where names don't resolve, torch's store takes 5 to 10 s for 32 to 128 clients that come at once (measured); ranks that measure alone don't come to it."""
+    return TIMEOUT_S[backend] + min(25.0, 0.25 * sum(len(probe.ranks) for probe in probes if len(probe.ranks) > 1))
 
 
 def merge(

@@ -8,6 +8,7 @@ from preflight.errors import AgentBusy, AnswerLate, NoAnswer, TransportError
 from preflight.fleet import api
 from preflight.fleet.rounds import RoundResult, RoundRunner, cut_short, merge, only_slow, timeout_s
 from preflight.model import Failure, Incident, Measurement, Samples
+from preflight.probe.schedule import alone_probe
 from tests.builders import make_probe
 
 NODES = {0: "node0", 1: "node0", 2: "node1", 3: "node1"}
@@ -105,6 +106,12 @@ def test_many_ranks_get_more_time_to_meet_within_bounds():
     few, many = (make_probe((0, 1)),), (make_probe(tuple(range(1000))),)
     for backend in ("gloo", "nccl"):
         assert timeout_s(backend, few) < timeout_s(backend, many) <= timeout_s(backend, few) + 25
+
+
+def test_ranks_that_measure_alone_wait_for_no_rendezvous_however_many_they_are():
+    """Else one GPU that hangs in its matrix product holds up a large run for a minute and a half."""
+    alone = [alone_probe(rank, "matmul", "nccl") for rank in range(256)]
+    assert timeout_s("nccl", tuple(alone)) == timeout_s("nccl", tuple(alone[:1]))
 
 
 class Agents:
