@@ -122,7 +122,9 @@ def noise_of(table: Table, ratio: "Floats", references: list[ClassReference]) ->
 
     wide, above = _spread_above(table, ratio, references)
     differences = _repeat_differences(table, ratio, 1 - max(SIGMAS / 2 * (wide or 0.0), LEAST_DEPTH / 2))
-    number = differences.size
+    number = int(differences.size)
+    if wide is not None and above >= MANY_ABOVE and above >= 10 * number:  # beside so many shots repeats add nothing
+        return Noise(wide, f"{above} shots above their reference", max(number, 1))
     if number >= FEW_REPEATS:
         value = 1.4826 * float(np.median(np.abs(differences)))
         if wide is not None and above >= MANY_ABOVE:

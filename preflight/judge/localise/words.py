@@ -3,44 +3,21 @@
 import msgspec
 
 from preflight.model.localisation import Culprit, Ends
+from preflight.model.part_names import part_phrase
 from preflight.model.units import show_rate
-
-SLOW_LINK = 1e9  # bytes per second
 
 
 def reasoned(culprit: Culprit, ends: Ends) -> Culprit:
     """The culprit with its reason, where it has none."""
     if culprit.reason:
         return culprit
-    candidates = tuple(msgspec.structs.replace(c, reason=name_of(c, ends)) for c in culprit.candidates)
+    candidates = tuple(msgspec.structs.replace(c, reason=part_phrase(c, ends)) for c in culprit.candidates)
     return msgspec.structs.replace(culprit, reason=_reason(culprit), candidates=candidates)
 
 
 def rate_text(bytes_per_s: float) -> str:
-    """As show_rate; slow links in MB/s, so that three digits are left. 12.3e6 -> "12.3 MB/s"."""
-    if bytes_per_s >= SLOW_LINK:
-        return show_rate(bytes_per_s)
-    value = bytes_per_s / 1e6
-    return f"{value:.1f} MB/s" if value >= 10 else f"{value:.2f} MB/s"
-
-
-def name_of(culprit: Culprit, ends: Ends) -> str:
-    """The part for people: "n3 GPU 2", "NIC of n3 GPU 2", "uplink of leaf1, slot 3", "path between n0-n8 and n9-n16"."""
-    from preflight.model.hostlist import fold
-
-    if culprit.kind in {"gpu", "nic", "link"}:
-        names = [ends.name(end) for end in culprit.ends]
-        return {"gpu": names[0], "nic": f"NIC of {names[0]}", "link": " to ".join(names)}[culprit.kind]
-    slot = "" if culprit.slot is None else f"slot {culprit.slot}"
-    if culprit.kind == "slot":
-        return slot
-    if culprit.kind in {"leaf", "uplink"}:
-        return f"{culprit.leaf}" + (f" {slot}" if slot else "")
-    if culprit.kind in {"path", "class"} and culprit.other_nodes:
-        return f"{fold(culprit.nodes)} to {fold(culprit.other_nodes)}"
-    if culprit.kind in {"node", "class"}:
-        return fold(culprit.nodes)
-    return culprit.kind or "not identifiable"
+    """As everywhere: show_rate."""
+    return show_rate(bytes_per_s)
 
 
 def _reason(culprit: Culprit) -> str:
