@@ -9,6 +9,8 @@ import re
 KILO, MEGA, GIGA, TERA = 10**3, 10**6, 10**9, 10**12
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
+LEAST_OF_UNIT = 0.1  # of a unit of rates, below which the next smaller one is taken
+
 _COUNT_SUFFIX = {"": 1, "K": KILO, "M": MEGA, "B": GIGA, "G": GIGA, "T": TERA}
 _BYTES_SUFFIX = {"": 1, "B": 1, "KB": KILO, "MB": MEGA, "GB": GIGA, "TB": TERA, "KIB": KIB, "MIB": MIB, "GIB": GIB}
 _SECONDS_SUFFIX = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -54,8 +56,16 @@ def show_bytes(size_bytes: float) -> str:
 
 
 def show_rate(bytes_per_s: float) -> str:
-    """412300000000.0 -> "412 GB/s", 1.23e9 -> "1.23 GB/s"."""
-    return f"{_digits(bytes_per_s / GIGA)} GB/s"
+    """Three digits, in GB/s down to a tenth of one: 412300000000.0 -> "412 GB/s", 1.23e9 -> "1.23 GB/s", 0.44e9 -> "0.440 GB/s", 12.3e6 -> "12.3 MB/s"."""
+    for unit, name in ((GIGA, "GB/s"), (MEGA, "MB/s"), (KILO, "kB/s")):
+        if abs(bytes_per_s) >= LEAST_OF_UNIT * unit:
+            return f"{three_digits(bytes_per_s / unit)} {name}"
+    return f"{bytes_per_s:.0f} B/s"
+
+
+def three_digits(value: float) -> str:
+    """A number from a tenth up with three digits: 0.44 -> "0.440", 1.234 -> "1.23", 412.3 -> "412"."""
+    return f"{value:.3f}" if abs(value) < 0.9995 else _digits(value)
 
 
 def show_line_rate(bytes_per_s: float) -> str:

@@ -10,7 +10,7 @@ from preflight.model import Answer, Coverage, Evidence, Finding, Report, Verdict
 from preflight.model.hostlist import fold
 from preflight.model.units import show_seconds
 from preflight.report.fabric import fabric_lines
-from preflight.report.tables import first_call_lines, gpu_lines, group_lines, pair_lines, worst_pair_lines
+from preflight.report.tables import first_call_lines, gpu_lines, group_lines, pair_lines, pair_unit, worst_pair_lines
 from preflight.report.text import clean, hang, paint, shorten
 
 # So many different findings of one check and verdict are shown whole; the rest is counted. All are in the JSON report.
@@ -55,7 +55,7 @@ def report_text(report: Report, *, width: int = 100, color: bool = False) -> str
     measured = report.evidence.measurements or ()
     mark = " [SIMULATED]" if report.evidence.settings.simulated else ""
     lines += _section(
-        f"Bandwidth of pairs, GB/s (busbw, send_recv both ways){mark}",
+        f"Bandwidth of pairs, {pair_unit(report.evidence)} (busbw, send_recv both ways){mark}",
         [*pair_lines(report.evidence, width=width), *worst_pair_lines(report.evidence)],
     )
     lines += _section(f"GPUs by themselves{mark}", gpu_lines(report.evidence))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from preflight.model import Evidence, Measurement
-from preflight.model.units import GIGA, TERA, show_bytes, show_rate, show_seconds
+from preflight.model.units import GIGA, LEAST_OF_UNIT, MEGA, TERA, show_bytes, show_rate, show_seconds, three_digits
 from preflight.report.rates import (
     GroupRate,
     alone_rates,
@@ -20,6 +20,7 @@ from preflight.statistics import Spread, spread_of
 MAX_MATRIX = 16  # ranks; 16 columns of 6 characters fit a terminal
 MAX_ROWS = 16  # groups of an axis, or nodes: the slowest ones
 MAX_WORST = 5  # pairs, or groups of an axis with more than MAX_ROWS
+UNITS = {"GB/s": GIGA, "MB/s": MEGA}  # of the matrix of pairs
 OPERATIONS = {"matmul": "matrix product", "host_to_device": "host to GPU", "device_to_host": "GPU to host"}
 
 
@@ -36,7 +37,21 @@ def pair_lines(evidence: Evidence, *, width: int) -> list[str]:
     return _node_lines(evidence) or [_line_of(spread_of(v for v in pairs.values() if v is not None))]
 
 
+def pair_unit(evidence: Evidence) -> str:
+    """What the matrix of pairs is in, "GB/s" or "MB/s": one for all cells, so that they can be compared at a glance."""
+    fastest = max((rate for rate in pair_rates(evidence.measurements or ()).values() if rate is not None), default=GIGA)
+    return "GB/s" if fastest >= LEAST_OF_UNIT * GIGA else "MB/s"
+
+
+def _in_unit(bytes_per_s: float, unit: float) -> str:
+    """A slow link beside fast ones keeps two digits."""
+    value = bytes_per_s / unit
+    return three_digits(value) if value >= LEAST_OF_UNIT else f"{value:.2g}"
+
+
 def _matrix(evidence: Evidence, pairs: dict[tuple[int, int], float | None], ranks: Sequence[int]) -> list[str]:
+    unit = UNITS[pair_unit(evidence)]
+
     def cell(a: int, b: int) -> str:
         pair = (min(a, b), max(a, b))
         if a == b:
@@ -44,7 +59,7 @@ def _matrix(evidence: Evidence, pairs: dict[tuple[int, int], float | None], rank
         if pair not in pairs:
             return "-"
         rate = pairs[pair]
-        return "failed" if rate is None else _rate(rate).removesuffix(" GB/s")
+        return "failed" if rate is None else _in_unit(rate, unit)
 
     rows = [["rank", "node", *map(str, ranks)]]
     rows += [[str(a), clean(node_of(evidence.plan, a) or "?"), *(cell(a, b) for b in ranks)] for a in ranks]
@@ -186,7 +201,4 @@ def _flops(flops_per_s: float) -> str:
 
 
 def _rate(busbw: float | None) -> str:
-    """GB/s for a person; slow links keep their digits."""
-    if busbw is None:
-        return "-"
-    return show_rate(busbw) if busbw >= GIGA / 100 else f"{busbw / GIGA:.2g} GB/s"
+    return "-" if busbw is None else show_rate(busbw)

@@ -42,6 +42,13 @@ def test_figures_are_shown_with_three_digits_that_mean_something():
     assert show_bytes(2**22) == "4.19 MB"
     assert show_bytes(12) == "12 B"
     assert show_rate(412.3e9) == "412 GB/s"
+    assert show_rate(1.234e9) == "1.23 GB/s"
+    assert show_rate(0.9999e9) == "1.00 GB/s"
+    assert show_rate(0.44e9) == "0.440 GB/s"
+    assert show_rate(25e6) == "25.0 MB/s"
+    assert show_rate(0.25e6) == "0.250 MB/s"
+    assert show_rate(12_300) == "12.3 kB/s"
+    assert show_rate(0) == "0 B/s"
     assert show_seconds(0.0123) == "12.3 ms"
     assert show_seconds(95) == "1 min 35 s"
 
