@@ -8,12 +8,16 @@ Source: peers measured in the same run; the smallest depth that is called is 8 t
 logs, and differ by 5 to 12 % between classes of routes).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from preflight.model import Check, Culprit, Ends, Evidence, Finding, Localisation, Part, Verdict
+from preflight.model import Check, Culprit, Ends, Evidence, Finding, Localisation, Measurement, Part, Verdict
+from preflight.model.expected_rate import Expectations
 from preflight.model.finding import PartKind
 from preflight.model.hostlist import fold
 from preflight.model.noise import TOO_NOISY_REMEDY
+from preflight.model.part_names import is_one_end, part_name, part_phrase
+from preflight.model.part_remedies import Around, remedy_of
+from preflight.model.rails import rails
 from preflight.model.units import show_rate
 
 NAME = "slow_part"
@@ -23,6 +27,7 @@ WORTH_A_LOOK = (
     "slower than their peers by less",
 )  # of the notes: nothing is named, and all is not well
 ON_METHOD = ("never by the average", "the noise of")  # of the notes: the fabric section has them
+SEE = "mend what reachable says of them, and run again"
 MOST_UNCLEAR = 8  # questions with a finding of their own
 
 
@@ -31,18 +36,41 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     found = evidence.localisation
     if found is None:
         return
+    silent = _without_figure(evidence.measurements or ())
     if found.unjudged:
-        yield _unjudged(found)
+        yield _unjudged(found, silent)
         return
-    named = [culprit for culprit in found.culprits if culprit.kind is not None or _one_end(culprit)]
-    unclear = [culprit for culprit in found.culprits if culprit.kind is None and not _one_end(culprit)]
-    yield from (_named(culprit, found) for culprit in named)
+    around = _around(evidence, found)
+    named = [culprit for culprit in found.culprits if culprit.kind is not None or is_one_end(culprit)]
+    unclear = [culprit for culprit in found.culprits if culprit.kind is None and not is_one_end(culprit)]
+    yield from (_named(culprit, found, around) for culprit in named)
     yield from (_unclear(culprit, found) for culprit in unclear[:MOST_UNCLEAR])
     if len(unclear) > MOST_UNCLEAR:
         text = f"{len(unclear) - MOST_UNCLEAR} more slow pairs of which more than one explanation remains"
         yield _finding(Verdict.UNKNOWN, text, _expected(found), _run_asks(found, ()))
     if not found.culprits:
-        yield _nothing_slow(found)
+        yield _nothing_slow(found, silent)
+
+
+def _without_figure(measurements: Iterable[Measurement]) -> int:
+    """How many pairs were tried and gave no figure at all. Those that were left out are coverage, and none of these."""
+    figures: dict[tuple[int, ...], bool] = {}
+    for m in measurements:
+        if m.probe.axis is None and len(m.probe.ranks) == 2 and not (m.failure and m.failure.kind == "not_run"):
+            pair = tuple(sorted(m.probe.ranks))
+            figures[pair] = figures.get(pair, False) or bool(m.samples)
+    return list(figures.values()).count(False)
+
+
+def _around(evidence: Evidence, found: Localisation) -> Around:
+    """What a remedy may point at. NICs are looked up only for ends whose own way is slow."""
+    nccl = evidence.settings.backend != "gloo"
+    ends = [culprit.ends[0] for culprit in found.culprits if culprit.kind == "nic" and culprit.ends]
+    if not ends or evidence.plan is None or evidence.inventory is None:
+        return Around(nccl)
+    expected = Expectations(evidence)
+    seats = {end: expected.seat(end) for end in ends}
+    return Around(nccl, {end: rails(seat.node).own.get(seat.gpu.index, ()) for end, seat in seats.items() if seat})
 
 
 def _finding(verdict: Verdict, observed: str, expected: str, remedy: str = "") -> Finding:
@@ -50,30 +78,23 @@ def _finding(verdict: Verdict, observed: str, expected: str, remedy: str = "") -
     return Finding(check=NAME, subject="fabric", verdict=verdict, observed=observed, expected=expected, remedy=remedy)
 
 
-def _unjudged(found: Localisation) -> Finding:
+def _unjudged(found: Localisation, silent: int) -> Finding:
     if found.floor is not None:  # figures are there, and the noise hides what they say
         expected = "repeats alike enough to tell a slow part from a fast one"
         return _finding(Verdict.WARN, found.unjudged, expected, TOO_NOISY_REMEDY)
-    verdict = Verdict.SKIP if "too few" in found.unjudged else Verdict.UNKNOWN
-    return _finding(verdict, found.unjudged, "three pairs or more")
+    verdict = Verdict.SKIP if "too few" in found.unjudged and not silent else Verdict.UNKNOWN
+    return _finding(verdict, found.unjudged + _silence(silent), "three pairs or more", SEE if silent else "")
 
 
-def _one_end(culprit: Culprit) -> bool:
-    """A question whose every answer is on one GPU's own way: whatever it is, this rank is slow."""
-    ends = {candidate.ends for candidate in culprit.candidates}
-    kinds = {candidate.kind for candidate in culprit.candidates}
-    return culprit.kind is None and len(ends) == 1 and bool(kinds) and kinds <= {"gpu", "nic"}
-
-
-def _named(culprit: Culprit, found: Localisation) -> Finding:
-    part, subject = part_of(culprit, found.ends), subject_of(culprit, found.ends)
+def _named(culprit: Culprit, found: Localisation, around: Around) -> Finding:
+    part, subject = part_of(culprit, found.ends), part_name(culprit, found.ends)
     return Finding(
         check=NAME,
         subject=subject,
         verdict=Verdict.UNKNOWN if culprit.kind is not None and culprit.confidence == "possible" else Verdict.FAIL,
         observed=culprit.reason,
         expected=_expected(found, culprit),
-        remedy=_remedy(culprit, found.ends),
+        remedy=remedy_of(culprit, found.ends, around),
         blames=part,
         evidence=culprit.evidence,
     )
@@ -83,7 +104,7 @@ def _unclear(culprit: Culprit, found: Localisation) -> Finding:
     touched = {end for one in culprit.candidates for end in one.ends}
     nodes = {node for one in culprit.candidates for node in (*one.nodes, *one.other_nodes)}
     nodes |= {found.ends.nodes[found.ends.node[end]] for end in touched}
-    could_be = "; ".join(dict.fromkeys(f"{subject_of(one, found.ends)}" for one in culprit.candidates[:4]))
+    could_be = "; ".join(dict.fromkeys(part_phrase(one, found.ends) for one in culprit.candidates[:4]))
     more = f" and {len(culprit.candidates) - 4} more" if len(culprit.candidates) > 4 else ""
     text = f"{culprit.reason}; it could be {could_be}{more}" if could_be else culprit.reason
     return Finding(
@@ -97,33 +118,10 @@ def _unclear(culprit: Culprit, found: Localisation) -> Finding:
     )
 
 
-def subject_of(culprit: Culprit, ends: Ends) -> str:
-    """The part for people: "n3 GPU 2", "NIC of n3 GPU 2", "n1 GPU 0 to n2 GPU 0", "uplink of leaf1", "n[0-8] to n[9-16]"."""
-    names = [ends.name(end) for end in culprit.ends]
-    slot = "" if culprit.slot is None else f", slot {culprit.slot}"
-    if culprit.kind is None and culprit.candidates:
-        return f"{ends.name(culprit.candidates[0].ends[0])}" if culprit.candidates[0].ends else "fabric"
-    if culprit.kind == "path" or (culprit.kind == "class" and culprit.other_nodes and not culprit.fact):
-        return f"{fold(culprit.nodes)} to {fold(culprit.other_nodes)}"
-    if culprit.kind == "uplink" and culprit.share is not None:
-        return f"part of the uplink of {culprit.leaf}{slot}"
-    return {
-        "gpu": " ".join(names),
-        "nic": f"NIC of {' '.join(names)}",
-        "link": " to ".join(names),
-        "slot": f"slot {culprit.slot}",
-        "node": fold(culprit.nodes),
-        "class": culprit.fact or fold(culprit.nodes),
-        "leaf": f"{culprit.leaf}{slot}",
-        "uplink": f"uplink of {culprit.leaf}{slot}",
-        "environment": "environment",
-    }.get(culprit.kind or "", culprit.kind or "fabric")
-
-
 def part_of(culprit: Culprit, ends: Ends) -> Part:
     """What is blamed. Where GPU and NIC were not told apart: the rank."""
     kind: PartKind = culprit.kind or "rank"
-    return Part(kind=kind, name=subject_of(culprit, ends), confidence=culprit.confidence)
+    return Part(kind=kind, name=part_name(culprit, ends), confidence=culprit.confidence)
 
 
 def _expected(found: Localisation, culprit: Culprit | None = None) -> str:
@@ -131,39 +129,9 @@ def _expected(found: Localisation, culprit: Culprit | None = None) -> str:
     if culprit is not None and culprit.failed:
         return "every run comes to its end" if found.ends.whole_nodes else "every probe gives a figure"
     if culprit is not None and culprit.reference and culprit.reference_bytes_per_s is not None:
-        return f"at least {1 - floor:.0%} of {_rate(culprit.reference_bytes_per_s)}, {culprit.reference}"
-    shown = "; ".join(f"{_rate(r.bytes_per_s)} {r.route} ({r.source})" for r in found.references[:4])
+        return f"at least {1 - floor:.0%} of {show_rate(culprit.reference_bytes_per_s)}, {culprit.reference}"
+    shown = "; ".join(f"{show_rate(r.bytes_per_s)} {r.route} ({r.source})" for r in found.references[:4])
     return f"at least {1 - floor:.0%} of {shown}" if shown else ""
-
-
-def _rate(bytes_per_s: float) -> str:
-    """Slow links in MB/s, so that digits are left."""
-    return show_rate(bytes_per_s) if bytes_per_s >= 1e9 else f"{bytes_per_s / 1e6:.1f} MB/s"
-
-
-def _remedy(culprit: Culprit, ends: Ends) -> str:
-    """The smallest next step."""
-    node = ends.nodes[ends.node[culprit.ends[0]]] if culprit.ends else fold(culprit.nodes)
-    slot = ends.slot[culprit.ends[0]] if culprit.ends else culprit.slot
-    way = {"both": "", "sending": " as sender", "receiving": " as receiver"}[culprit.direction]
-    links = "its cables, optics and port counters"
-    if culprit.kind == "link":
-        names = " and ".join(ends.name(end) for end in culprit.ends)
-        return f"look at what only {names} share: route, switch port, cable; both work with others"
-    if culprit.kind is None:
-        end = culprit.candidates[0].ends[0]
-        return f"leave {ends.nodes[ends.node[end]]} out, or look at the GPU and NIC of slot {ends.slot[end]}: pairs inside the node would tell which"
-    return {
-        "gpu": f"leave {node} out of the job, and test its GPU {slot} by itself",
-        "nic": f"leave {node} out of the job, and test the NIC of its GPU {slot}{way}: {links}",
-        "slot": f"look at what slot {slot} of all nodes has in common: rail switch, NIC model and firmware, PCIe place",
-        "node": f"leave {node} out of the job, and test it by itself{way}: NICs, PCIe, power, other work on it",
-        "class": f"give all nodes the same software: {culprit.fact}",
-        "leaf": f"look at the switch {culprit.leaf}; no single node on it is at fault",
-        "uplink": f"look at the uplinks of {culprit.leaf}{way}; no node on it is at fault: place the job inside leaves until then",
-        "path": "look at the route between the sets, no node is at fault: uplink, spine, firewall, interface; place the job inside one set until then",
-        "environment": "look at what all have in common before any node: NCCL settings, drivers, GPUDirect, the fabric as a whole",
-    }.get(culprit.kind, "")
 
 
 def _run_asks(found: Localisation, nodes: "frozenset[str] | set[str] | tuple[str, ...]") -> str:
@@ -180,9 +148,20 @@ def _node(found: Localisation, end: int) -> str:
     return found.ends.nodes[found.ends.node[end]]
 
 
-def _nothing_slow(found: Localisation) -> Finding:
-    what = "nodes" if found.ends.whole_nodes else "GPUs"
-    text = f"no part slower than its peers: {found.cleared_ends} {what}, {found.shots} probes"
+def _silence(silent: int) -> str:
+    if not silent:
+        return ""
+    one = silent == 1
+    return f"; {silent} pair{'' if one else 's'} gave no figure (see reachable), so that of what only {'it crosses' if one else 'they cross'} nothing is known"
+
+
+def _nothing_slow(found: Localisation, silent: int) -> Finding:
+    """A part is cleared by a fast probe; what has none is not claimed."""
+    what, number = "nodes" if found.ends.whole_nodes else "GPUs", len(found.ends.node)
+    if not found.cleared_ends:
+        return _finding(Verdict.UNKNOWN, f"no probe gave a figure to compare{_silence(silent)}", _expected(found), SEE)
+    seen = "" if found.cleared_ends == number else f" of {number}"
+    text = f"no part slower than its peers: {found.cleared_ends}{seen} {what}, {found.shots} probes{_silence(silent)}"
     odd = [note for note in found.notes if any(word in note for word in WORTH_A_LOOK)]
     notes = [note for note in found.notes if not any(word in note for word in ON_METHOD)]
     shown = "; ".join([text, *notes[:4]])

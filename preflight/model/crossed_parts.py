@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Sequence
 
 from preflight.model.base import Record
-from preflight.model.crossing import shortened
 from preflight.model.evidence import Evidence
 from preflight.model.expected_rate import Expectations
 from preflight.model.group_series import shape_of
-from preflight.model.hostlist import fold
 from preflight.model.localisation import Culprit, Ends, Localisation, RouteReference
+from preflight.model.part_names import part_phrase
 
 DEEPER = 0.15  # so much deeper than the part itself a group that crosses it may be: a collective loses a little more than a pair
 
@@ -31,10 +30,10 @@ class CrossedParts:
         return max(crossed, key=lambda c: 1.0 if c.depth is None else c.depth, default=None)
 
     def named(self, culprit: Culprit) -> str:
-        """The part for people, with how slow it is: "the node n03, 40% slower than its peers"."""
+        """The part for people, with how slow it is: "node n03, 40% slower than its peers"."""
         assert self._found is not None
         slower = "" if culprit.depth is None else f", {culprit.depth:.0%} slower than its peers"
-        return f"{part_text(culprit, self._found.ends)}{slower}"
+        return f"{part_phrase(culprit, self._found.ends)}{slower}"
 
     def named_for(self, ranks: Sequence[int], depth: float) -> str:
         """The name of the part that explains it; empty: there is none."""
@@ -70,24 +69,6 @@ def crosses(culprit: Culprit, ends: Ends, ranks: Sequence[int]) -> bool:
         "uplink": in_slot and leaves_leaf and culprit.leaf in leaves,
         "leaf": in_slot and leaves.count(culprit.leaf) > 1,
     }.get(culprit.kind or "", False)
-
-
-def part_text(culprit: Culprit, ends: Ends) -> str:
-    """The part in words: "the node n03", "the NIC of n5 GPU 1", "the uplink of leaf2, slot 3"."""
-    names = " and ".join(ends.name(end) for end in culprit.ends)
-    slot = "" if culprit.slot is None else f", slot {culprit.slot}"
-    nodes, others = shortened(fold(culprit.nodes)), shortened(fold(culprit.other_nodes))
-    return {
-        "gpu": names,
-        "nic": f"the NIC of {names}",
-        "link": f"the way between {names}",
-        "slot": f"slot {culprit.slot} of all nodes",
-        "node": f"the node {nodes}",
-        "path": f"the path between {nodes} and {others}",
-        "class": f"the nodes with {culprit.fact or 'one kind of software'}",
-        "leaf": f"the leaf {culprit.leaf}{slot}",
-        "uplink": f"the uplink of {culprit.leaf}{slot}",
-    }.get(culprit.kind or "", f"the {culprit.kind} {nodes or names}".rstrip())
 
 
 def between_leaves(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from preflight.model import Ask, Culprit, Localisation
 from preflight.model.crossing import shortened
-from preflight.model.hostlist import fold
+from preflight.model.part_names import part_phrase
 from preflight.model.units import show_rate
 from preflight.report.text import clean, hang
 
@@ -30,7 +30,9 @@ def fabric_lines(found: Localisation | None, *, width: int) -> list[str]:
         lines += _culprit(found, culprit, width=width)
     if not found.culprits and not found.unjudged:
         what = "nodes" if found.ends.whole_nodes else "GPUs"
-        text = f"no part is slower than its peers: {found.cleared_ends} of {len(found.ends.node)} {what} have a probe at the reference, of {found.shots} probes"
+        text = "no probe gave a figure to compare, so that nothing is known of any part"
+        if found.cleared_ends:
+            text = f"no part is slower than its peers: {found.cleared_ends} of {len(found.ends.node)} {what} have a probe at the reference, of {found.shots} probes"
         lines += hang("", text, width=width, indent=2)
     for reference in found.references[:MAX_REFERENCES]:
         noise = "not repeated" if reference.noise is None else f"repeats differ by {reference.noise:.1%}"
@@ -53,12 +55,14 @@ def _some(label: str, texts: Sequence[str], most: int, *, width: int) -> list[st
 def _culprit(found: Localisation, culprit: Culprit, *, width: int) -> list[str]:
     label = "failed" if culprit.failed else "slow"
     if culprit.kind is None:
-        names = list(dict.fromkeys(name_of(found, one) for one in culprit.candidates))
+        names = list(dict.fromkeys(part_phrase(one, found.ends) for one in culprit.candidates))
         could = shortened("; ".join(names))
         text = f"not identifiable: {'one of' if len(names) > 1 else 'perhaps'} {could}" if names else "not identifiable"
         lines = hang(label.ljust(LABEL), text, width=width, indent=2)
     else:
-        lines = hang(label.ljust(LABEL), f"{name_of(found, culprit)} ({culprit.confidence})", width=width, indent=2)
+        lines = hang(
+            label.ljust(LABEL), f"{part_phrase(culprit, found.ends)} ({culprit.confidence})", width=width, indent=2
+        )
     if culprit.depth is not None and culprit.observed_bytes_per_s is not None:
         against = f" of {show_rate(culprit.reference_bytes_per_s)}" if culprit.reference_bytes_per_s else ""
         figure = f"{show_rate(culprit.observed_bytes_per_s)}{against}, {culprit.depth:.0%} less"
@@ -67,30 +71,6 @@ def _culprit(found: Localisation, culprit: Culprit, *, width: int) -> list[str]:
     if culprit.reason:
         lines += hang("", culprit.reason, width=width, indent=2 + LABEL)
     return lines
-
-
-def name_of(found: Localisation, culprit: Culprit) -> str:
-    """The part for people: "node n3, sending", "nic of n3 GPU 2", "path n[0-8] to n[9-16]"."""
-    ends = [found.ends.name(end) for end in culprit.ends]
-    nodes, others = shortened(fold(culprit.nodes)), shortened(fold(culprit.other_nodes))
-    slot = "" if culprit.slot is None else f" slot {culprit.slot}"
-    name = {
-        "gpu": f"GPU {' and '.join(ends)}",
-        "nic": f"NIC of {' and '.join(ends)}",
-        "link": f"link {' to '.join(ends)}",
-        "slot": f"slot {culprit.slot} on all nodes",
-        "rail": f"rail{slot}",
-        "node": f"node {nodes}",
-        "leaf": f"inside leaf {culprit.leaf}{slot}",
-        "uplink": f"uplink of leaf {culprit.leaf}{slot}",
-        "path": f"path {nodes} to {others}",
-        "class": f"{culprit.fact or 'one class of nodes'}: {nodes}{f' with {others}' if others else ''}",
-        "environment": "environment: all alike",
-        None: "something",
-    }.get(culprit.kind, f"{culprit.kind} {nodes or ' '.join(ends)}")
-    share = "" if culprit.share is None else f", {culprit.share:.0%} of what crosses it"
-    way = "" if culprit.direction == "both" else f", {culprit.direction}"
-    return f"{name}{share}{way}"
 
 
 def _asks(found: Localisation, *, width: int) -> list[str]:

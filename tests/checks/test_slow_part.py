@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preflight.judge.run import localised
-from preflight.model import Culprit, Evidence, Finding, GpuPeer, Inventory, Localisation, Verdict
+from preflight.model import Culprit, Evidence, Failure, Finding, GpuPeer, Inventory, Localisation, Verdict
+from preflight.model.ends import ends_of
 from preflight.model.localisation import Ends
 from preflight_checks.slow_part import CHECK
 from tests.builders import make_gpu, make_measurement, make_node, make_plan, uuids_of
 from tests.checks.clusters import HEALTHY, cluster, slow, with_measurements
+from tests.fast_machines import evidence_of, inventory_of
 
 
 def said(evidence: Evidence, *verdicts: Verdict) -> list[Finding]:
@@ -242,6 +244,59 @@ def test_what_never_ran_is_held_against_running_and_how_the_noise_was_found_is_n
     found = Localisation(ends=ends, culprits=(dead,), notes=("the noise of 0.5% is the spread of the fast shots",))
     [finding] = CHECK.judge(Evidence(localisation=found))
     assert finding.expected == "every run comes to its end"
-    [finding] = CHECK.judge(Evidence(localisation=msgspec.structs.replace(found, culprits=())))
+    [finding] = CHECK.judge(Evidence(localisation=msgspec.structs.replace(found, culprits=(), cleared_ends=2, shots=3)))
     assert finding.verdict is Verdict.PASS
     assert "noise" not in finding.observed
+
+
+# --- pairs that gave no figure ---
+
+
+def without_figures(evidence: Evidence, *ranks: int, kind: str = "timed_out") -> Evidence:
+    """The same run in which no pair with one of these ranks came to its end."""
+    failure = Failure(kind=kind, text="not over at the deadline")
+    return with_measurements(
+        evidence,
+        [
+            msgspec.structs.replace(m, samples=(), failure=failure)
+            if m.probe.axis is None and len(m.probe.ranks) == 2 and set(ranks) & set(m.probe.ranks)
+            else m
+            for m in evidence.measurements
+        ],
+    )
+
+
+def test_pairs_that_only_failed_are_counted_and_what_only_they_cross_is_not_called_fast():
+    evidence = without_figures(cluster(), 3)
+    silent = len({m.probe.subject for m in evidence.measurements if m.failure})
+    [finding] = said(evidence)
+    assert finding.verdict is Verdict.PASS
+    assert "no part slower than its peers: 15 of 16 GPUs" in finding.observed
+    assert f"{silent} pairs gave no figure (see reachable)" in finding.observed
+
+
+def test_where_no_pair_gave_a_figure_nothing_passes():
+    [finding] = said(without_figures(cluster(), *range(16)))
+    assert finding.verdict is Verdict.UNKNOWN
+    assert "no part slower" not in finding.observed
+
+
+def test_too_few_pairs_of_which_some_failed_are_unknown():
+    plan = make_plan(tp=2, dp=2, nodes=2, gpus_per_node=2, gpu=None)
+    [finding] = said(without_figures(repeated({(0, 1): 50e9, (2, 3): 50e9}, plan=plan), 3))
+    assert finding.verdict is Verdict.UNKNOWN
+    assert "1 pair gave no figure" in finding.observed
+
+
+def test_pairs_that_were_left_out_are_coverage_and_no_failure():
+    [finding] = said(without_figures(cluster(), 3, kind="not_run"))
+    assert "gave no figure" not in finding.observed
+
+
+def test_the_card_of_a_slow_nic_is_named_where_the_inventory_tells_it():
+    evidence = evidence_of(inventory_of(4))
+    ends = ends_of(evidence.plan)
+    nic = Culprit(kind="nic", ends=(13,), reason="slow", direction="sending")
+    found = Localisation(ends=ends, culprits=(nic,), cleared_ends=31, shots=99)
+    [finding] = CHECK.judge(msgspec.structs.replace(evidence, localisation=found))
+    assert "the NIC of its GPU 5 (mlx5_5): the switch port at the other end of its cable" in finding.remedy

@@ -25,7 +25,7 @@ from preflight.model import (
 )
 from preflight.report.console import coverage_text, report_text
 from preflight.report.document import load_report
-from preflight.report.fabric import MAX_CULPRITS, MAX_NOTES, fabric_lines, name_of
+from preflight.report.fabric import MAX_CULPRITS, MAX_NOTES, fabric_lines
 from preflight.report.junit import junit_text
 from preflight.report.prometheus import metrics_text
 from preflight.report.rates import alone_rates, group_rates, leaf_of, pair_rates
@@ -80,26 +80,6 @@ def test_a_culprit_is_told_with_figures_reference_and_reason():
     assert "all 6 pairs of n2 are slow" in text
 
 
-@pytest.mark.parametrize(
-    ("culprit", "name"),
-    [
-        (Culprit(kind="gpu", ends=(3,)), "GPU n1 GPU 1"),
-        (Culprit(kind="nic", ends=(3,), direction="receiving"), "NIC of n1 GPU 1, receiving"),
-        (Culprit(kind="link", ends=(0, 2)), "link n0 GPU 0 to n1 GPU 0"),
-        (Culprit(kind="slot", slot=1), "slot 1 on all nodes"),
-        (Culprit(kind="rail", slot=1), "rail slot 1"),
-        (Culprit(kind="leaf", leaf="a"), "inside leaf a"),
-        (Culprit(kind="uplink", leaf="a", slot=1, share=0.25), "uplink of leaf a slot 1, 25% of what crosses it"),
-        (Culprit(kind="path", nodes=("n0", "n1"), other_nodes=("n2", "n3")), "path n[0-1] to n[2-3]"),
-        (Culprit(kind="class", fact="driver 550", nodes=("n0",)), "driver 550: n0"),
-        (Culprit(kind="environment"), "environment: all alike"),
-        (Culprit(kind="switch", nodes=("n0",)), "switch n0"),
-    ],
-)
-def test_each_kind_of_part_has_a_name(culprit, name):
-    assert name_of(found(culprit), culprit) == name
-
-
 def test_what_is_not_identifiable_lists_what_remains_and_the_probes_that_would_decide():
     unclear = Culprit(kind=None, reason="one pair is slow", candidates=(NODE, Culprit(kind="nic", ends=(0,))))
     asks = (Ask(a=0, b=1, reason="GPU or NIC of n0"), Ask(a=4, b=4, op="host_to_device"))
@@ -112,6 +92,7 @@ def test_what_is_not_identifiable_lists_what_remains_and_the_probes_that_would_d
 def test_a_failed_part_is_called_so_and_a_clean_fabric_too():
     assert "  failed      node n2" in lines(Culprit(kind="node", nodes=("n2",), failed=True))
     assert "no part is slower than its peers: 8 of 8 GPUs have a probe at the reference, of 40 probes" in lines()
+    assert "no probe gave a figure" in lines(cleared_ends=0)
 
 
 def test_references_floor_and_notes_are_told():
