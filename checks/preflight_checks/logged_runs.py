@@ -15,7 +15,8 @@ from preflight.model.localisation import Culprit, Ends
 
 NAME = "logged_runs"
 AFTER_ALL = "after its last size"
-MOST_SHOWN = 12
+MOST_SHOWN, MOST_NOTES = 12, 3
+LEFT_OUT = ": left out"  # the end of a note on a run that can't be judged
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
@@ -35,7 +36,11 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     for name, measurements in explained.items():
         yield _explained(name, measurements)
     ended = {m.probe.subject for m in evidence.measurements if m.failure is None}
-    if ended and not died:
+    left_out = [note for note in evidence.localisation.notes if note.endswith(LEFT_OUT)]
+    if left_out:
+        text = f"{len(left_out)} run{'s are' if len(left_out) > 1 else ' is'} not judged: {'; '.join(left_out[:MOST_NOTES])}"
+        yield _finding("logs left out", Verdict.WARN, text, "see what these logs say, or run them again")
+    if ended and not died and not left_out:
         yield _finding("logs", Verdict.PASS, f"all runs came to their end, over {len(ended)} sets of nodes")
 
 

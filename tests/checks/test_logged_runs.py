@@ -16,15 +16,23 @@ def run(subject, *, failure=None, stage="before its first size"):
     return Measurement(probe=probe, failure=Failure(kind=failure, text="Test NCCL failure", stage=stage))
 
 
-def findings(*runs, culprits=(), leaves=None, plan=None):
+def findings(*runs, culprits=(), leaves=None, plan=None, notes=()):
     ends = Ends(nodes=NODES, node=(0, 1, 2, 3), slot=(0,) * 4, leaves=leaves, whole_nodes=True)
-    localisation = Localisation(ends=ends, culprits=tuple(culprits))
+    localisation = Localisation(ends=ends, culprits=tuple(culprits), notes=notes)
     return list(CHECK.judge(Evidence(measurements=tuple(runs), localisation=localisation, plan=plan)))
 
 
 def test_logs_whose_runs_all_ended_pass():
     (finding,) = findings(run("gpu-a1-gpu-a2"), run("gpu-a1-gpu-a3"))
     assert (finding.verdict, finding.subject) == (Verdict.PASS, "logs")
+
+
+def test_where_a_log_is_left_out_not_all_runs_ended():
+    (finding,) = findings(
+        run("gpu-a1-gpu-a2"), notes=("x.log doesn't tell which nodes took part: left out", "the noise of 1%")
+    )
+    assert (finding.verdict, finding.blames) == (Verdict.WARN, None)
+    assert finding.observed == "1 run is not judged: x.log doesn't tell which nodes took part: left out"
 
 
 def test_a_run_that_died_is_unknown_and_blames_nobody():

@@ -70,6 +70,10 @@ def _culprits(
         Culprit(kind="node", nodes=(node,), confidence="possible", reason=f"in slow runs of {where}, in no fast one")
         for node in sorted(suspects)
     )
-    whom = fold(sorted(suspects)) if suspects else "no node: each is in a fast run too, so that it is what these have in common, a switch or a way that only they use"
+    whom = (
+        fold(sorted(suspects))
+        if suspects
+        else "no node: each is in a fast run too, so that it is what these have in common, a switch or a way that only they use"
+    )
     reason = f"{told}; in slow runs only: {whom}"
     return (Culprit(kind=None, confidence="possible", reason=reason, candidates=candidates[:16], **facts),)  # type: ignore[arg-type]

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 
 import msgspec
@@ -38,11 +38,11 @@ def _named(run: Run, spelled: dict[str, str], patterns: Sequence[re.Pattern[str]
     name = PurePath(run.source.rpartition(":")[0] if re.search(r":\d+$", run.source) else run.source).name
     stem = re.sub(r"\.(log|txt|out|err|json)+$", "", name)
     hosts = tuple(dict.fromkeys(spelled[found] for pattern in patterns for found in pattern.findall(stem)))
-    hosts = (*hosts, *_unlisted(stem, hosts)) if hosts else () if spelled else _alike(stem)
+    hosts = (*hosts, *_unlisted(stem, hosts or spelled)) if spelled else _alike(stem)
     return msgspec.structs.replace(run, hosts=hosts, hosts_from=FROM_NAME) if hosts else run
 
 
-def _unlisted(stem: str, listed: Sequence[str]) -> Iterator[str]:
+def _unlisted(stem: str, listed: Iterable[str]) -> Iterator[str]:
     """Words of a name that differ from a listed host in their number alone, which has as many digits: gpu-06 in gpu-01_gpu-06, where gpu-01 is listed."""
     short = {host.partition(".")[0] for host in listed}
     shapes = {(found[1], len(found[2])) for host in short if (found := _LIKE_A_HOST.fullmatch(host))}

@@ -74,10 +74,10 @@ class Book:
         return Probe(
             subject=subject_of(run),
             axis=None if pair else "nodes" if len(run.hosts) > 1 else "node",
-            collective=_collective(run),
+            collective=_collective(run, family.kind.program),
             ranks=ranks,
             size_bytes=size_bytes,
-            size_source=_source(run),
+            size_source=_source(run, family.kind.program),
             size_name=f"({family.name} at {show_size(size_bytes)})",
             mode="together" if run.num_groups > 1 else "alone",
             repeat=self._repeat[run.source],
@@ -152,9 +152,15 @@ def _stage(family: Family, run: Run) -> str:
     return f"after {show_size(max(row.size_bytes for row in run.rows))}"
 
 
-def _collective(run: Run) -> Collective:
+def _program(run: Run, likely: str) -> str:
+    """The program of a run; of one that died before it said so, that of its family."""
+    return likely if run.program == UNNAMED and not run.rows else run.program
+
+
+def _collective(run: Run, likely: str) -> Collective:
     """preflight's word for the operation; for one that it has no word for, one with the same factor busbw / algbw."""
-    known = COLLECTIVES.get(run.program) or _SAME_FACTOR.get(run.program)
+    program = _program(run, likely)
+    known = COLLECTIVES.get(program) or _SAME_FACTOR.get(program)
     if known:
         return known
     largest = max((row.out for row in run.rows if row.out), key=lambda half: half.time_s, default=None)
@@ -162,8 +168,9 @@ def _collective(run: Run) -> Collective:
     return "broadcast" if abs(factor - 1) < 0.01 else "all_gather" if factor < 1 else "all_reduce"
 
 
-def _source(run: Run) -> str:
-    if run.program in COLLECTIVES:
-        return f"{run.program}_perf of nccl-tests, {run.source}"
-    named = "a test that its log doesn't name" if run.program == UNNAMED else f"{run.program}_perf of nccl-tests"
+def _source(run: Run, likely: str) -> str:
+    program = _program(run, likely)
+    if program in COLLECTIVES:
+        return f"{program}_perf of nccl-tests, {run.source}"
+    named = "a test that its log doesn't name" if program == UNNAMED else f"{program}_perf of nccl-tests"
     return f"{named}, kept as a collective with the same factor, {run.source}"

@@ -138,6 +138,12 @@ def test_a_node_all_of_whose_runs_died_is_told_by_its_likeness_to_a_listed_one(t
     assert run.hosts == ("gpu-01", "gpu-06")
 
 
+def test_a_node_that_died_by_itself_is_told_by_its_likeness_to_listed_ones(tmp_path):
+    (tmp_path / "gpu-01.log").write_text(log(("gpu-01",), RATES))
+    (tmp_path / "gpu-05.log").write_text(died(("a",), listed=False))
+    assert next(run for run in read_logs([tmp_path]).runs if run.failure).hosts == ("gpu-05",)
+
+
 def test_names_are_told_even_where_no_run_listed_any(tmp_path):
     (tmp_path / "gpu-a7_gpu-a9.log").write_text(died(("a", "b"), listed=False))
     assert read_logs([tmp_path]).runs[0].hosts == ("gpu-a7", "gpu-a9")
