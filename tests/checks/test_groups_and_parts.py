@@ -133,6 +133,41 @@ def test_groups_slower_than_their_route_still_fail(rate, pairs, leaves):
     assert set(failed(evidence)) == {"dp groups"}
 
 
+def lose_together(ratio, pairs, leaves, *culprits):
+    """What is said of dp groups that keep this share of their rate together, where pairs between leaves reach `pairs`."""
+    both = {"modes": ("alone", "together"), "ratio": ratio, "leaves": leaves}
+    evidence = run(HEALTHY, *culprits, references=(between_leaves(pairs),), **both)
+    return {f.subject: f for f in said(group_contention.CHECK, evidence)}
+
+
+@pytest.mark.parametrize("ratio", [0.25, 0.45, 0.6])
+def test_groups_that_keep_as_much_together_as_the_pairs_between_leaves_warn_and_tell_the_gap(ratio):
+    found = lose_together(ratio, 12e9, LEAVES)
+    assert {found[f"dp{i}"].verdict for i in range(8)} == {Verdict.WARN}
+    assert "routes between leaves keep 25% of the hardware's rate for pairs too (12.0 GB/s" in found["dp0"].observed
+    assert "oversubscribed" in found["dp0"].remedy
+    assert "routes" not in found["tp0"].observed  # inside nodes
+
+
+@pytest.mark.parametrize(
+    ("ratio", "pairs", "leaves"),
+    [
+        (0.15, 12e9, LEAVES),  # less than pairs keep
+        (0.45, 48e9, LEAVES),  # pairs get all
+        (0.45, 12e9, ("leaf0",) * 8),  # the groups stay inside a leaf
+        (0.45, 12e9, None),
+    ],
+)
+def test_groups_that_keep_less_than_their_route_still_fail(ratio, pairs, leaves):
+    assert {lose_together(ratio, pairs, leaves)[f"dp{i}"].verdict for i in range(8)} == {Verdict.FAIL}
+
+
+def test_groups_that_cross_a_named_uplink_fail_for_it_whatever_the_routes_give():
+    found = lose_together(0.25, 12e9, LEAVES, Culprit(kind="uplink", leaf="leaf1", depth=0.75))
+    assert found["dp0"].verdict is Verdict.FAIL
+    assert "uplink of leaf1" in found["dp0"].observed
+
+
 # --- repeats that something held up ---
 
 
