@@ -45,9 +45,7 @@ SLOW = {
     ),
     "a slow pair": Fault(lambda box: box.limit_pair("n1", "n3", 75), ("slow_part", "link", "n1 GPU 0 to n3 GPU 0")),
     # a fabric with too few uplinks looks the same, until a pair has the way to itself
-    "a slow uplink": Fault(
-        lambda box: box.limit_uplink(1, 100), ("slow_part", "path", "n[1-2] to n[3-4]")
-    ),
+    "a slow uplink": Fault(lambda box: box.limit_uplink(1, 100), ("slow_part", "path", "n[1-2] to n[3-4]")),
     "a slow uplink, leaves not told": Fault(
         lambda box: box.limit_uplink(1, 150), ("slow_part", "path", "n[1-2] to n[3-4]"), leaves_told=False
     ),
