@@ -25,6 +25,10 @@ from preflight.probe.schedule.stages import BETWEEN, Stage, Stages, pass_rounds,
 from preflight.probe.schedule.strata import FIRST_ROUNDS
 
 FOLLOW_UPS, PAIR_FOLLOW_UPS = 2, 4  # batches of asks: of any kind, then of pairs alone
+LAST_FOLLOW_UPS = (
+    6  # more of the latter, once there is nothing else to do: a scan of all pairs meets passing slowness to its end
+)
+MOST_BATCHES = FOLLOW_UPS + PAIR_FOLLOW_UPS + LAST_FOLLOW_UPS
 ASK_ROUNDS = 16  # of one batch: a part under suspicion needs a dozen partners; what is beyond, the localiser asks for again if it still wants it
 NOISE_ROUNDS = 1  # repeated before anything is judged; on few nodes all
 SURE, SPARE_S = 1.5, 1.0  # a round fits if so many times its measured cost, and a second, are left
@@ -81,7 +85,7 @@ class Agenda:
     @property
     def judging_due(self) -> bool:
         """Whether the localiser should look now, and `ask` be called with what it wants to know (nothing, if nothing)."""
-        return self._due and self._batches < FOLLOW_UPS + PAIR_FOLLOW_UPS
+        return self._may_ask and (self._due or self._batches >= FOLLOW_UPS + PAIR_FOLLOW_UPS)
 
     def next_round(self, left_s: float) -> Round | None:
         """The most telling round that fits into what is left, else a cheaper one; None: nothing fits, or all is done. Its ranks are disjoint, its keys new in this run."""
@@ -112,18 +116,25 @@ class Agenda:
             self._due = True
 
     def ask(self, asks: Sequence[Ask]) -> None:
-        """Probes that the localiser wants next; empty: none. FOLLOW_UPS batches of any kind are run, then PAIR_FOLLOW_UPS of pairs; what can't be run is left out."""
+        """Probes that the localiser wants next; empty: none. FOLLOW_UPS batches of any kind are run, then PAIR_FOLLOW_UPS of pairs, and LAST_FOLLOW_UPS behind all else; what can't be run is left out."""
         self._due, self._unseen = False, 0
         wanted = [ask for ask in asks if can_run(ask) and max(ask.a, ask.b) < len(self._ends.node)]
         if self._batches >= FOLLOW_UPS:
             wanted = [ask for ask in wanted if ask.a != ask.b]
-        if not wanted or self._batches >= FOLLOW_UPS + PAIR_FOLLOW_UPS:
+        if not wanted or not self._may_ask:
             return
         self._batches += 1
         packed = pack_asks(wanted)[:ASK_ROUNDS]
         rounds = [tuple(ask_probe(ask, self._backend) for ask in asks) for asks in packed]
         self._asked = [stage for stage in self._asked if stage.left]
         self._asked.append(Stage(BETWEEN, len(rounds), lambda number: rounds[number]))
+
+    @property
+    def _may_ask(self) -> bool:
+        """Whether another batch of asks would be run."""
+        if self._batches < FOLLOW_UPS + PAIR_FOLLOW_UPS:
+            return True
+        return self._batches < MOST_BATCHES and all(stage.peek() is None for stage in self._all())
 
     def coverage(self, measurements: Iterable[Measurement]) -> Coverage:
         """How much of what is planned these measured, and how far the tournament over all pairs of nodes has come."""

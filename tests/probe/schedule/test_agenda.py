@@ -11,7 +11,7 @@ from preflight.model import Coverage, Inventory, Measurement, Plan, Probe, Sampl
 from preflight.model.ends import ends_of
 from preflight.model.localisation import Ask, Ends
 from preflight.probe.schedule import Agenda, Round, Tournament
-from preflight.probe.schedule.agenda import ASK_ROUNDS, FOLLOW_UPS, PAIR_FOLLOW_UPS
+from preflight.probe.schedule.agenda import ASK_ROUNDS, FOLLOW_UPS, MOST_BATCHES, PAIR_FOLLOW_UPS
 from tests.builders import make_inventory, make_plan, uuids_of
 
 PLANS = [
@@ -154,6 +154,21 @@ def test_what_the_localiser_asks_for_comes_next_and_it_looks_again_after_each_ba
     assert not agenda.judging_due
     agenda.ask([Ask(a=0, b=3)])
     assert (agenda.next_round(100.0) or ())[0].axis == "tp"
+
+
+def test_once_nothing_else_is_left_to_do_the_localiser_may_ask_again_and_not_for_ever():
+    plan = plan_of({"nodes": 8, "gpus_per_node": 2, "tp": 2, "dp": 8})
+    agenda = Agenda(plan, "nccl", ends_of(plan))
+    asked, reasons = 0, []
+    while probes := agenda.next_round(100.0):
+        reasons.append(probes[0].reason)
+        agenda.done(probes, 1.0)
+        if agenda.judging_due:
+            asked += 1
+            agenda.ask([Ask(a=0, b=3, reason="why")])
+    assert asked == MOST_BATCHES
+    assert reasons.count("why") == MOST_BATCHES
+    assert reasons[-(MOST_BATCHES - FOLLOW_UPS - PAIR_FOLLOW_UPS) - 1 :][0] != "why"
 
 
 def test_asks_that_nobody_can_run_and_rounds_without_end_are_left_out():
