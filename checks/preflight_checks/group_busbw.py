@@ -8,23 +8,25 @@ slow. A communicator with other members than planned is FAIL: N groups of one lo
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from preflight.model import Check, Evidence, Finding, Group, Inventory, Measurement, Part, Verdict
 from preflight.model.crossed_parts import CrossedParts, all_explained, between_leaves
 from preflight.model.expected_rate import Expectation, Expectations
-from preflight.model.group_series import Reference, Series, peers_reference, series_of, shape_of
-from preflight.model.hostlist import fold_numbers
-from preflight.model.localisation import RouteReference
-from preflight.model.measurement import median
-from preflight.model.noise import (
-    SIGMAS,
-    TOO_NOISY_REMEDY,
-    expected_chance_alarms,
-    relative_noise,
-    transient_share,
-    why_too_noisy,
+from preflight.model.group_series import Series, peers_reference, series_of
+from preflight.model.group_shortfall import (
+    HISTORY_RUNS,
+    Case,
+    Kind,
+    Short,
+    beside_peers,
+    kinds_of,
+    short_of_formula,
+    short_of_history,
+    short_of_peers,
 )
+from preflight.model.hostlist import fold_numbers
+from preflight.model.measurement import median
+from preflight.model.noise import TOO_NOISY_REMEDY
 from preflight.model.slow_causes import slow_causes
 from preflight.model.units import show_bytes, show_rate
 
@@ -32,44 +34,9 @@ NAME = "group_busbw"
 # shortfall: gates in use sit 2 to 13 % under typical inside a node, 4 to 8 % between nodes; 10 % gave no false alarm on a healthy cluster's 360 public measurements.
 # unknown_route_shortfall: between nodes whose leaf switches are not known, unlike routes differ by 5 to 12 % on healthy clusters. history_drop: as shortfall.
 LIMITS = {"shortfall": 0.10, "unknown_route_shortfall": 0.15, "history_drop": 0.10}
-CHANCE_ALARMS, AS_DEEP = 0.01, 0.7  # groups of a kind slow each time by chance; how deep a repeat is then held up
-HISTORY_RUNS = 3  # earlier runs that make a history
-AS_PEERS = 0.95  # of its peers, a group is no worse than they
 _LEFT_OUT = re.compile(r"rank \d+ is left out: (?!it )")  # why its node is lost tells all
 ENVIRONMENT_NODES = 4  # from so many nodes on, slow alike, it is what they have in common
 SEVERITY = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.WARN, Verdict.PASS, Verdict.SKIP)
-
-
-class _Case(NamedTuple):
-    """The evidence, its limits, and what was looked up once."""
-
-    evidence: Evidence
-    limits: dict[str, float]
-    expected: Expectations
-    history: dict[tuple[str, str, int], tuple[float, ...]]
-    parts: CrossedParts
-    route: tuple[RouteReference, float] | None  # between leaves, and its share of what the hardware allows a pair there
-
-
-class _Kind(NamedTuple):
-    """Series that are each other's peers. `noise`: of their repeats, None: nothing was repeated. `peers`: None: fewer than two of them, or too noisy."""
-
-    series: list[Series]
-    across: bool
-    noise: float | None
-    noisy: str | None
-    shortfall: float
-    peers: Reference | None
-
-
-class _Short(NamedTuple):
-    """A series below one of the references. `depth`: 1 - best repeat / reference. `sure`: deep and often enough to be called; else it is UNKNOWN."""
-
-    reference: str
-    depth: float
-    sure: bool
-    verdict: Verdict
-    unsure: str = ""
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
@@ -80,7 +47,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     history = {(entry.subject, entry.collective, entry.size_bytes): entry.busbw_bytes_per_s for entry in entries}
     expected = Expectations(evidence)
     parts = CrossedParts(evidence.localisation, len(evidence.plan.placement.node_ranks))
-    case = _Case(
+    case = Case(
         evidence, evidence.limits(NAME, LIMITS), expected, history, parts, between_leaves(parts, evidence, expected)
     )
     measured = [series for series in series_of(evidence.measurements) if not series.split]
@@ -98,8 +65,8 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
                 yield _other_members(group, strangers[group.name])
             elif group.name not in timed and group.name not in at_least_together:
                 yield _unmeasured(group, failures[group.name].text if group.name in failures else "")
-        found = [finding for kind in _kinds(case, mine) for finding in _judge_kind(case, axis, kind)]
-        found += [f for kind in _kinds(case, together) for f in _judge_together(kind, at_least_together)]
+        found = [finding for kind in kinds_of(case, mine) for finding in _judge_kind(case, axis, kind)]
+        found += [f for kind in kinds_of(case, together) for f in _judge_together(kind, at_least_together)]
         worst: dict[str, Finding] = {}
         for finding in found:
             before = worst.get(finding.subject)
@@ -108,30 +75,13 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         yield from worst.values()
 
 
-def _kinds(case: _Case, measured: Sequence[Series]) -> Iterator[_Kind]:
-    """The largest messages first, so that of equal verdicts theirs are shown."""
-    assert case.evidence.plan is not None
-    kinds: dict[object, list[Series]] = {}
-    for series in sorted(measured, key=lambda series: -series.size_bytes):
-        kinds.setdefault((series.message, shape_of(case.evidence.plan, series.ranks)), []).append(series)
-    for some in kinds.values():
-        per_node, leaves = shape_of(case.evidence.plan, some[0].ranks)
-        shortfall = case.limits["unknown_route_shortfall" if leaves is None else "shortfall"]
-        noise = relative_noise(series.rates for series in some)
-        noisy = why_too_noisy(noise, shortfall)
-        peers = None
-        if len(some) > 1 and not noisy:
-            peers = peers_reference([series.typical for series in some], shortfall)
-        yield _Kind(some, len(per_node) > 1, noise, noisy, shortfall, peers)
-
-
-def _judge_kind(case: _Case, axis: str, kind: _Kind) -> Iterator[Finding]:
+def _judge_kind(case: Case, axis: str, kind: Kind) -> Iterator[Finding]:
     expected = [case.expected.of(series.collective, series.ranks, series.size_bytes) for series in kind.series]
     by_formula = [
-        _short_of_formula(case, kind, series, want) for series, want in zip(kind.series, expected, strict=True)
+        short_of_formula(case, kind, series, want) for series, want in zip(kind.series, expected, strict=True)
     ]
-    by_history = [_short_of_history(case, kind, series) for series in kind.series]
-    explained: list[_Short] = []
+    by_history = [short_of_history(case, kind, series) for series in kind.series]
+    explained: list[Short] = []
     for shorts in (by_formula, by_history):
         alike = [short for short in shorts if short]
         if len(alike) == len(kind.series) > 1:
@@ -145,24 +95,17 @@ def _judge_kind(case: _Case, axis: str, kind: _Kind) -> Iterator[Finding]:
                 yield _finding(case, kind, series, [short], None)
         return
     for series, want, *shorts in zip(kind.series, expected, by_formula, by_history, strict=True):
-        left = [short for short in (_short_of_peers(kind, series), *shorts) if short and short not in explained]
+        left = [short for short in (short_of_peers(kind, series), *shorts) if short and short not in explained]
         if left or not explained:
-            yield _finding(case, kind, series, [_beside_peers(kind, series, short) for short in left], want)
+            yield _finding(case, kind, series, [beside_peers(kind, series, short) for short in left], want)
 
 
-def _beside_peers(kind: _Kind, series: Series, short: _Short) -> _Short:
-    """As fast as its peers, of which others are not short: then the limit is near, and the group no worse than they are."""
-    if kind.peers is None or short.verdict is not Verdict.FAIL or max(series.rates) < AS_PEERS * kind.peers.bytes_per_s:
-        return short
-    return short._replace(verdict=Verdict.WARN)
-
-
-def _judge_together(kind: _Kind, names: set[str]) -> Iterator[Finding]:
+def _judge_together(kind: Kind, names: set[str]) -> Iterator[Finding]:
     """Groups of which another one on the same nodes stood for them alone: beside their peers while all were at work. What they share then counts too, so that a slow one is worth a look."""
     for series in kind.series:
         if series.group not in names:
             continue
-        short = None if kind.noisy else _short_of_peers(kind, series)
+        short = None if kind.noisy else short_of_peers(kind, series)
         share = f", {series.typical / kind.peers.bytes_per_s:.0%} of its peers" if kind.peers else ""
         yield Finding(
             check=NAME,
@@ -181,56 +124,7 @@ def _judge_together(kind: _Kind, names: set[str]) -> Iterator[Finding]:
         )
 
 
-def _short_of_peers(kind: _Kind, series: Series) -> _Short | None:
-    if kind.peers is None or max(series.rates) >= (1 - kind.shortfall) * kind.peers.bytes_per_s:
-        return None
-    depth = 1 - max(series.rates) / kind.peers.bytes_per_s
-    return _called(kind, series, "its peers", depth, Verdict.FAIL)
-
-
-def _short_of_formula(case: _Case, kind: _Kind, series: Series, want: Expectation) -> _Short | None:
-    least = want.minimum_bytes_per_s
-    if want.bytes_per_s is None or least is None or max(series.rates) >= least:
-        return None
-    depth = 1 - max(series.rates) / want.bytes_per_s
-    what = f"what the hardware allows ({show_rate(want.bytes_per_s)}: {want.formula}; {want.source})"
-    assert case.evidence.plan is not None
-    if case.route and kind.across and shape_of(case.evidence.plan, series.ranks)[1]:
-        route, share = case.route
-        if max(series.rates) >= (1 - kind.shortfall) * share * want.bytes_per_s:
-            what += f"; routes between leaves give {share:.0%} of that to pairs too ({show_rate(route.bytes_per_s)}, {route.source})"
-            return _called(kind, series, what, depth, Verdict.WARN)
-    return _called(kind, series, what, depth, Verdict.FAIL if want.firm else Verdict.WARN)
-
-
-def _short_of_history(case: _Case, kind: _Kind, series: Series) -> _Short | None:
-    """Agents that share one machine, or nodes without GPUs, do other work too: there a drop is worth a look, no more."""
-    earlier = case.history.get((series.group, series.collective, series.size_bytes), ())
-    if len(earlier) < HISTORY_RUNS:
-        return None
-    usual = median(earlier)
-    depth = 1 - max(series.rates) / usual
-    if depth <= case.limits["history_drop"] or depth <= SIGMAS * (relative_noise([earlier]) or 0.0):
-        return None
-    settings = case.evidence.settings
-    shared = settings.local or settings.backend == "gloo"
-    what = f"its own history ({show_rate(usual)}, the median of {len(earlier)} earlier runs)"
-    return _called(kind, series, what, depth, Verdict.WARN if shared else Verdict.FAIL)
-
-
-def _called(kind: _Kind, series: Series, reference: str, depth: float, verdict: Verdict) -> _Short:
-    """Whether it can be called: measured more than once, and deeper than the noise."""
-    if len(series.rates) == 1:
-        return _Short(reference, depth, False, Verdict.UNKNOWN, "in its only measurement")
-    if kind.noise is not None and depth < SIGMAS * kind.noise:
-        return _Short(reference, depth, False, Verdict.WARN, f"with repeats that differ by {kind.noise:.0%}")
-    held_up = transient_share((each.rates for each in kind.series), max(kind.shortfall, AS_DEEP * depth)) or 0.0
-    if expected_chance_alarms(len(kind.series), len(series.rates), held_up) > CHANCE_ALARMS:
-        return _Short(reference, depth, False, Verdict.WARN, f"where {held_up:.0%} of the repeats are held up so much")
-    return _Short(reference, depth, True, verdict)
-
-
-def _finding(case: _Case, kind: _Kind, series: Series, shorts: Sequence[_Short], want: Expectation | None) -> Finding:
+def _finding(case: Case, kind: Kind, series: Series, shorts: Sequence[Short], want: Expectation | None) -> Finding:
     verdict = min((short.verdict for short in shorts), key=SEVERITY.index, default=Verdict.PASS)
     observed = f"{show_rate(series.typical)} at {show_bytes(series.size_bytes)}"
     observed += f", {series.typical / kind.peers.bytes_per_s:.0%} of its peers" if kind.peers else ""
@@ -259,13 +153,13 @@ def _finding(case: _Case, kind: _Kind, series: Series, shorts: Sequence[_Short],
     )
 
 
-def _is_common(shorts: Sequence[_Short]) -> bool:
+def _is_common(shorts: Sequence[Short]) -> bool:
     """Short of what the hardware allows, and not beside its peers: then what its nodes have set explains it."""
     names = [short.reference for short in shorts]
     return any("hardware" in name for name in names) and "its peers" not in names
 
 
-def _references(case: _Case, kind: _Kind, series: Series, want: Expectation | None) -> list[str]:
+def _references(case: Case, kind: Kind, series: Series, want: Expectation | None) -> list[str]:
     """What it was held against, in words."""
     found = []
     if kind.peers:
@@ -281,7 +175,7 @@ def _references(case: _Case, kind: _Kind, series: Series, want: Expectation | No
     return found
 
 
-def _remedy(series: Series, shorts: Sequence[_Short], causes: Sequence[str], crossed: str) -> str:
+def _remedy(series: Series, shorts: Sequence[Short], causes: Sequence[str], crossed: str) -> str:
     if not shorts:
         return ""
     if causes and any(short.sure for short in shorts):
@@ -296,7 +190,7 @@ def _remedy(series: Series, shorts: Sequence[_Short], causes: Sequence[str], cro
     return f"see slow_part for ranks {ranks}; if no pair of them is slow, their ring order, their NIC settings or their route is"
 
 
-def _all_alike(case: _Case, axis: str, kind: _Kind, shorts: Sequence[_Short]) -> Finding:
+def _all_alike(case: Case, axis: str, kind: Kind, shorts: Sequence[Short]) -> Finding:
     """All groups of an axis short of what the hardware allows, or of their history: what they have in common, no node."""
     assert case.evidence.plan is not None
     causes = _causes(case, kind.series, across=kind.across)
@@ -337,14 +231,14 @@ def _all_alike(case: _Case, axis: str, kind: _Kind, shorts: Sequence[_Short]) ->
     )
 
 
-def _causes(case: _Case, some: Sequence[Series], *, across: bool) -> tuple[str, ...]:
+def _causes(case: Case, some: Sequence[Series], *, across: bool) -> tuple[str, ...]:
     plan, inventory = case.evidence.plan, case.evidence.inventory or Inventory(nodes=())
     assert plan is not None
     names = set(plan.placement.nodes_of(rank for series in some for rank in series.ranks))
     return slow_causes((node for node in inventory.nodes if node.name in names), across=across)
 
 
-def _too_noisy(axis: str, kind: _Kind) -> Finding:
+def _too_noisy(axis: str, kind: Kind) -> Finding:
     slowest = min(kind.series, key=lambda series: series.typical)
     reference = peers_reference([series.typical for series in kind.series], kind.shortfall)
     return Finding(

@@ -6,18 +6,13 @@ met, and whose message was not over at the deadline, are slow and not dead: a sm
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from preflight.model import Check, Evidence, Finding, Incident, Measurement, Part, Verdict, tries
 from preflight.model.failing_pairs import Explained, explained, shared
 from preflight.model.hostlist import fold_numbers
 from preflight.model.plan import Rank
+from preflight.model.rank_stories import ENDED, Story, does_not_answer, idle_nodes, stories_of, was_late
 
-_ENDED = {"worker_died", "worker_hung"}
-_NOBODYS = {
-    "budget_ended",
-    "worker_slow",
-}  # a budget that ended, and a worker that was at work in what was slow, are no fault of a rank
 MOST_PAIRS, MOST_SHOWN, MOST_EVIDENCE = 3, 6, 40  # more pairs than these are not each a link of its own
 LIMITS = {"slow_message_s": 1.0}  # ours: what takes longer is called slow, if it was not over at the deadline before
 _NAMED = {
@@ -26,8 +21,6 @@ _NAMED = {
     "worker_not_started": "did not start",
     "worker_unkillable": "could not be killed",
 }
-
-
 # what the kernel says when a limit of the user or the cgroup is reached, which is no fault of a rank
 _LIMITS = (
     "can't start new thread",
@@ -35,27 +28,6 @@ _LIMITS = (
     "Cannot allocate memory",
     "Too many open files",
 )
-# what is said of a replacement that was not ready in the few seconds that it has in the middle of a run: so late, and no more is known of the node
-_LATE = ("took more than", "said nothing for")
-
-
-class _Story(NamedTuple):
-    """What happened to one rank: what its agent saw, its measurements in the order in which they were made, and the positions among them
-    of the failures that point at it.
-    """
-
-    rank: Rank
-    incidents: tuple[Incident, ...]
-    own: tuple[Measurement, ...]
-    troubles: tuple[int, ...]
-
-    @property
-    def recovered(self) -> bool:
-        return any(m.samples for m in self.own[max(self.troubles, default=-1) + 1 :])
-
-    @property
-    def partners(self) -> set[tuple[int, ...]]:
-        return {tuple(r for r in self.own[i].probe.ranks if r != self.rank.rank) for i in self.troubles}
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
@@ -64,7 +36,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     assert evidence.measurements is not None
     ranks = evidence.plan.placement.ranks
     lost = {i.node: i for i in reversed(evidence.incidents) if i.node and i.kind == "agent_lost"}
-    idle = {node: i for node, i in _idle_nodes(evidence.incidents, ranks) if node not in lost}
+    idle = {node: i for node, i in idle_nodes(evidence.incidents, ranks) if node not in lost}
     nowhere = not any(m.samples for m in evidence.measurements)
     if idle and nowhere and all(rank.node in idle or rank.node in lost for rank in ranks):
         yield _environment(tuple(idle.values()))
@@ -75,7 +47,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         i.node for i in evidence.incidents if i.kind in {"agent_busy", "agent_refused", "agent_late", "agent_error"}
     }
     judged = {rank.rank for rank in ranks if rank.node in lost or rank.node in idle or rank.node in busy}
-    stories = _stories([rank for rank in ranks if rank.rank not in judged], evidence, ranks)
+    stories = stories_of([rank for rank in ranks if rank.rank not in judged], evidence, ranks)
     persisting = {
         subject for subject, tried in tries.by_subject(evidence.measurements).items() if tries.persists(tried)
     }
@@ -97,75 +69,6 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _stories(wanted: Sequence[Rank], evidence: Evidence, placed: Sequence[Rank]) -> list[_Story]:
-    """What happened to each rank. What one only suffered together with a rank that doesn't answer is that one's trouble alone."""
-    incidents: dict[int, list[Incident]] = {}
-    for incident in evidence.incidents:
-        if incident.rank is not None and incident.kind not in _NOBODYS:
-            incidents.setdefault(incident.rank, []).append(incident)
-    own: dict[int, list[Measurement]] = {}
-    for measurement in evidence.measurements or ():
-        for rank in measurement.probe.ranks:
-            own.setdefault(rank, []).append(measurement)
-    stories = [_story(rank, incidents.get(rank.rank, ()), own.get(rank.rank, ())) for rank in wanted]
-    silent = {story.rank.rank for story in stories if _does_not_answer(story, placed)}
-    return [story if story.rank.rank in silent else _without(story, silent) for story in stories]
-
-
-def _story(rank: Rank, incidents: Sequence[Incident], own: Sequence[Measurement]) -> _Story:
-    keys = {incident.probe for incident in incidents}
-    troubles = tuple(
-        i
-        for i, m in enumerate(own)
-        if m.failure
-        and m.failure.kind != "not_run"
-        and (m.failure.rank == rank.rank or m.probe.key in keys or m.probe.ranks == (rank.rank,))
-    )
-    return _Story(rank, tuple(incidents), tuple(own), troubles)
-
-
-def _without(story: _Story, silent: set[int]) -> _Story:
-    """A rank's story without what only its partner's silence did to it; what its own agent saw of it stays."""
-    keys = {incident.probe for incident in story.incidents}
-    kept = tuple(
-        i for i in story.troubles if story.own[i].probe.key in keys or not silent.intersection(story.own[i].probe.ranks)
-    )
-    return story._replace(troubles=kept)
-
-
-def _does_not_answer(story: _Story, placed: Sequence[Rank]) -> bool:
-    """Whether it failed to the end, with two partners and across more than one route, or twice in what it does alone."""
-    if story.recovered or not story.troubles:
-        return False
-    alone = [i for i in story.troubles if len(story.own[i].probe.ranks) == 1]
-    return len(alone) > 1 or (len(story.partners - {()}) > 1 and not _one_route(story, placed))
-
-
-def _idle_nodes(incidents: Sequence[Incident], ranks: Iterable[Rank]) -> Iterator[tuple[str, Incident]]:
-    """Nodes whose agent answered and could start no worker, or none of those that it has to start again."""
-    whole, single = {}, {}
-    for incident in incidents:
-        if incident.kind == "worker_not_started" and incident.node:
-            if incident.rank is None:
-                whole[incident.node] = incident
-            else:
-                single[incident.rank] = incident
-    ended = {i.rank for i in incidents if i.kind in _ENDED}
-    single = {rank: i for rank, i in single.items() if not (rank in ended and _was_late(i.text))}
-    by_node: dict[str, list[Incident | None]] = {}
-    for rank in ranks:
-        by_node.setdefault(rank.node, []).append(single.get(rank.rank))
-    for node, mine in by_node.items():
-        if node in whole:
-            yield node, whole[node]
-        elif mine[0] and len(mine) > 1 and all(mine):
-            yield node, mine[0]
-
-
-def _was_late(text: str) -> bool:
-    return any(words in text for words in _LATE)
-
-
 def _environment(incidents: tuple[Incident, ...]) -> Finding:
     """No node could start a worker: that is no fault of any of them."""
     return Finding(
@@ -183,7 +86,7 @@ def _lost_node(node: str, incident: Incident, ranks: tuple[Rank, ...], *, idle: 
     """A node whose workers were merely not ready in time may be busy, or its file system cold: nothing is said against it."""
     mine = fold_numbers(rank.rank for rank in ranks if rank.node == node)
     cause = "it could start no worker" if idle else "is it up, does the agent run there, is its port open"
-    late = idle and _was_late(incident.text)
+    late = idle and was_late(incident.text)
     again = f"run again, with a larger --budget; if it is {node} again, look at its load and file system"
     return Finding(
         check="reachable",
@@ -196,7 +99,7 @@ def _lost_node(node: str, incident: Incident, ranks: tuple[Rank, ...], *, idle: 
     )
 
 
-def _rank(story: _Story, persisting: set[str], placed: Sequence[Rank]) -> Finding | None:
+def _rank(story: Story, persisting: set[str], placed: Sequence[Rank]) -> Finding | None:
     rank, mine, bad = story.rank, story.incidents, [story.own[i] for i in story.troubles]
     if not mine and not bad:
         return None if any(m.samples for m in story.own) else _unseen(story)
@@ -206,8 +109,8 @@ def _rank(story: _Story, persisting: set[str], placed: Sequence[Rank]) -> Findin
         return None  # it fails with the same partners only: that is what to look at
     texts = "; ".join(dict.fromkeys([i.text for i in mine] or [m.failure.text for m in bad if m.failure]))
     short = not started and any(words in texts for words in _LIMITS)
-    silent = _does_not_answer(story, placed)
-    late = not started and any(i.kind in _ENDED for i in mine) and _was_late(texts)
+    silent = does_not_answer(story, placed)
+    late = not started and any(i.kind in ENDED for i in mine) and was_late(texts)
     certain = (not started and not short and not late) or silent
     often = f" {len(bad)} times" if len(bad) > 1 else " once"
     when = f" ({mine[0].phase}, {mine[0].at_s:.1f} s after the start)" if mine else ""
@@ -246,13 +149,7 @@ def _rank(story: _Story, persisting: set[str], placed: Sequence[Rank]) -> Findin
     )
 
 
-def _one_route(story: _Story, placed: Sequence[Rank]) -> bool:
-    """Whether it only failed to come to ranks of one other node, and its own agent saw nothing: then the route between the nodes explains as much."""
-    nodes = {placed[other].node for partners in story.partners for other in partners}
-    return not story.incidents and len(nodes) == 1 and story.rank.node not in nodes
-
-
-def _unseen(story: _Story) -> Finding:
+def _unseen(story: Story) -> Finding:
     why = next((m.failure.text for m in story.own if m.failure), "no probe of it was run")
     return Finding(
         check="reachable",
