@@ -95,7 +95,8 @@ class Transport(Noun, frozen=True, kw_only=True):
     """What one rank's NCCL said of itself during a probe. None, empty: it said nothing of that.
 
     `routes`: between ranks of the plan, the first of many. `gdr`: whether all its ways over a network go straight to and from GPU memory; `gdr_disabled`: HCAs for which NCCL switched that off.
-    `network`: "IB", "Socket", a plugin's name. `nvls_channels`: 0 on products without NVLink SHARP. `algorithm`, `protocol`: as NCCL names them. `settings`: NCCL_* variables in
+    `network`: "IB", "Socket", a plugin's name. `nvls_channels`: 0 on products without NVLink SHARP. `algorithm`, `protocol`: as NCCL names them; None as a rule: it tells them only in a
+    part of its debug output that probes don't ask for. `settings`: NCCL_* variables in
     force, name -> value; `from_file`: names of those that don't stand in the worker's environment, so that a configuration file (/etc/nccl.conf, ~/.nccl.conf) sets them.
     `blocking`: the communicator's mode; `communicator`: "per probe" or "shared"; `connect`: "lazy" or "eager". `notes`: what else may explain the choice, in NCCL's words.
     """
