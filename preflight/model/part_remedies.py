@@ -32,7 +32,7 @@ def remedy_of(culprit: Culprit, ends: Ends, around: Around) -> str:
         "node": f"leave {node} out of the job, then look on it at what all its GPUs share{_ways(culprit.direction, f'{node} sends', f'{node} receives')}: {_of_node(around)}",
         "slot": f"{common}look at what GPU slot {culprit.slot} of all nodes has in common: the switch or rail that its NICs are cabled to, their firmware and their PCIe slots (nic_uniform, pcie_link)",
         "link": _link(culprit, ends),
-        "leaf": f"{common}look at the switch behind {_slot(culprit)}: its own ports are slow among each other, its ways out are not",
+        "leaf": f"{common}look at the switch behind {_slot(culprit)}: what it carries between its own nodes is slow",
         "uplink": _uplink(culprit),
         "path": _path(culprit),
         "class": _software(culprit, nodes),
