@@ -7,6 +7,7 @@ All but all_reduce would hide a fault behind the next operation, which brings th
 and write to several receiving buffers in turn, which are all verified after the window: what the last operations did not write, or wrote late, differs.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,11 +48,23 @@ def pattern(num_elements: int, seed: int, device: torch.device) -> torch.Tensor:
     return (torch.arange(num_elements, dtype=torch.int32, device=device) + 17 * seed) % PATTERN + seed
 
 
+KEPT = 4  # stamps: what a worker's probes of pairs send and expect is the same in every round
+KEPT_BELOW = 2**22  # elements, 16 MiB
+
+
 def stamp(first: int, num_elements: int, seed: int, device: torch.device) -> torch.Tensor:
-    """Values that differ at each position, and at the same position for each sender, for positions from `first`."""  # shape: (num_elements,)
+    """Values that differ at each position, and at the same position for each sender, for positions from `first`. Not to be written to: small ones are kept for the next probe."""  # shape: (num_elements,)
+    make = _kept_stamp if num_elements < KEPT_BELOW else _new_stamp
+    return make(first, num_elements, seed, device)
+
+
+def _new_stamp(first: int, num_elements: int, seed: int, device: torch.device) -> torch.Tensor:
     positions = torch.arange(first, first + num_elements, dtype=torch.int64, device=device)
     mixed = positions.mul_(_BY_POSITION).add_(seed * _BY_SENDER % 2**32)
     return mixed.bitwise_and_(0xFFFFFFFF).sub_(2**31).to(torch.int32)
+
+
+_kept_stamp = functools.lru_cache(maxsize=KEPT)(_new_stamp)
 
 
 def all_reduce(group: Group, num_elements: int, _split: Sequence[float] = ()) -> Operation:
@@ -147,16 +160,16 @@ class Received:
         self.wanted: dict[int, torch.Tensor] = {}
         for part in parts:
             data = stamp(part.first, part.length + STEP * (VIEWS - 1), part.sender, device)
-            self.wanted[part.at] = self.wanted[part.at].add_(data) if part.at in self.wanted else data
+            self.wanted[part.at] = self.wanted[part.at] + data if part.at in self.wanted else data
         number = MANY_BUFFERS if num_elements < MANY_BELOW else FEW_BUFFERS
-        self.buffers = [torch.empty(num_elements, dtype=torch.int32, device=device) for _ in range(number)]
+        self.buffers = [torch.full((num_elements,), -1, dtype=torch.int32, device=device) for _ in range(number)]
         self.runs = 0
 
     def fill(self) -> None:
-        """Nothing received yet."""
-        self.runs = 0
-        for buffer in self.buffers:
+        """Nothing received yet: what has been written to since the last time is wiped."""
+        for buffer in self.buffers[: self.runs]:
             buffer.fill_(-1)
+        self.runs = 0
 
     def next(self) -> tuple[int, torch.Tensor]:
         """The view that the next operation sends, and the buffer that it writes."""
