@@ -181,7 +181,7 @@ def _remedy(series: Series, shorts: Sequence[Short], causes: Sequence[str], cros
     if causes and any(short.sure for short in shorts):
         return f"set right first: {causes[0]}"
     if crossed:
-        return f"see slow_part for {crossed}: mend it or leave it out, and time the group again"
+        return f"do first what slow_part says of {crossed}; then time the group again"
     if not any(short.sure for short in shorts):
         return "give a larger --budget, so that it is repeated"
     if all("history" in short.reference for short in shorts):
@@ -223,7 +223,7 @@ def _all_alike(case: Case, axis: str, kind: Kind, shorts: Sequence[Short]) -> Fi
         if not any(short.sure for short in shorts)
         else f"set right: {causes[0]}"
         if causes
-        else f"mend or leave out what slow_part names, and time the groups again: {crossed.text}"
+        else f"do first what slow_part says of these, then time the groups again: {crossed.text}"
         if crossed
         else compare,
         blames=blames,

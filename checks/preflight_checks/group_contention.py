@@ -219,7 +219,7 @@ def _group(pair: _Both, case: _Case) -> Finding:
         expected=expected,
         remedy=""
         if fine
-        else f"see slow_part for {crossed}: mend it or leave it out, and time the groups again"
+        else f"do first what slow_part says of {crossed}; then time the groups again"
         if crossed
         else "give a larger --budget, so that it is repeated"
         if pair.once

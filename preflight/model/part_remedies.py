@@ -29,7 +29,7 @@ def remedy_of(culprit: Culprit, ends: Ends, around: Around) -> str:
     return {
         "gpu": _gpu(culprit, ends, around),
         "nic": _nic(culprit, ends, around),
-        "node": f"leave {node} out of the job, then look on it at what all its GPUs share{_ways(culprit.direction, f'{node} sends', f'{node} receives')}: {_of_node(around)}",
+        "node": f"leave {node} out of the job, then look at what all that runs on it shares{_way(culprit.direction)}: {_of_node(around)}",
         "slot": f"{common}look at what GPU slot {culprit.slot} of all nodes has in common: the switch or rail that its NICs are cabled to, their firmware and their PCIe slots (nic_uniform, pcie_link)",
         "link": _link(culprit, ends),
         "leaf": f"{common}look at the switch behind {_slot(culprit)}: what it carries between its own nodes is slow",
@@ -44,7 +44,7 @@ def _gpu(culprit: Culprit, ends: Ends, around: Around) -> str:
     if not culprit.ends:
         return ""
     node, slot = _seat(culprit, ends)
-    what = _ways(culprit.direction, "it sends", "it receives")
+    what = _way(culprit.direction)
     if not around.nccl:
         return f"leave {node} out of the job, then look on it at what the worker of slot {slot} shares with others{what}: cores, memory, other work"
     return f"leave {node} out of the job, then test its GPU {slot} by itself{what}: preflight node there judges its PCIe link, NVLinks, clocks and errors, gpu_speed its copies and products"
@@ -139,5 +139,5 @@ def _seat(culprit: Culprit, ends: Ends) -> tuple[str, int]:
     return ends.nodes[ends.node[end]], ends.slot[end]
 
 
-def _ways(direction: Direction, sends: str, receives: str) -> str:
-    return {"both": "", "sending": f" for what {sends}", "receiving": f" for what {receives}"}[direction]
+def _way(direction: Direction) -> str:
+    return {"both": "", "sending": " (what it sends is slow)", "receiving": " (what it receives is slow)"}[direction]
