@@ -162,6 +162,7 @@ class Asking:
             return
         known = self.main.outcome.best.cleared(self.limit(culprit))
         good = known.across if culprit.kind in {"uplink", "path"} and self.table.leaves else known.end
+        beyond = self.as_good_as(culprit, beyond)
         ours = np.flatnonzero(mine)
         chosen = ours if ours.size <= 4 else ours[np.linspace(0, ours.size - 1, 4).astype(int)]
         self.one_way_asked = True
@@ -169,6 +170,22 @@ class Asking:
             for other in self.way_partners(culprit, end, beyond if culprit.kind == "link" else beyond & good):
                 self.add(end, other, "one way: sending", priority=2, op=ONE_WAY)
                 self.add(other, end, "one way: receiving", priority=2, op=ONE_WAY)
+
+    def as_good_as(self, culprit: Culprit, beyond: "Bools") -> "Bools":
+        """Of the ends beyond a leaf's way out those on leaves with which it was no slower than it is by itself: a path to the others would hide which way it is slow."""
+        import numpy as np
+
+        t = self.table
+        if culprit.kind != "uplink" or culprit.leaf is None:
+            return beyond
+        leaf = t.leaves.index(culprit.leaf)
+        ratio = np.nan_to_num(self.view.ratio)
+        best = np.zeros(len(t.leaves) + 1)
+        for here, there in ((t.leaf_a, t.leaf_b), (t.leaf_b, t.leaf_a)):
+            mine = here == leaf
+            np.maximum.at(best, there[mine], ratio[mine])
+        fine = beyond & (best[self.partners.leaf] >= (1 - (culprit.depth or 0.0)) * self.view.scale.edge)
+        return fine if fine.any() else beyond
 
     def way_partners(self, culprit: Culprit, end: int, beyond: "Bools") -> list[int]:
         """For one way each: of a NIC or node on its own leaf first, so that no uplink comes in."""

@@ -11,6 +11,7 @@ from preflight.model.inventory import Inventory
 from preflight.model.localisation import LONE, Ends, Shots
 from preflight.model.measurement import Measurement
 from preflight.model.plan import Plan, Rank
+from preflight.model.units import show_rate
 
 PAIR_OPS = frozenset({"send_recv", "send", "host_to_device", "device_to_host"})
 PCIE, NVLINKS = "over PCIe", "NVLinks"
@@ -22,6 +23,9 @@ def ends_and_shots(evidence: Evidence) -> tuple[Ends, Shots] | None:
     """None: no pair was measured. Probes that were made to find out who does not answer are left out where they gave figures: they ran beside a fault."""
     assert evidence.plan is not None
     pairs = [m for m in evidence.measurements or () if _is_pair(m)]
+    if any(m.probe.reason for m in pairs) and _most_on_a_nic(evidence) > 1:
+        # GPUs that share a NIC get half of it in a full round, and all of it in what was asked for later
+        pairs = [m for m in pairs if not m.probe.reason or not _leaves_its_node(m, evidence.plan)]
     if not any(len(m.probe.ranks) == 2 for m in pairs):
         return None
     ends = ends_of(evidence.plan, evidence.topology)
@@ -46,6 +50,7 @@ def expected_rates(evidence: Evidence, ends: Ends, shots: Shots) -> dict[tuple[s
     table = table_of(ends, shots)
     sizes = {m.probe.key: m.probe.size_bytes for m in evidence.measurements or ()}
     expectations, tried = Expectations(evidence), Counter[tuple[str, str]]()
+    shared = _most_on_a_nic(evidence)
     found: dict[tuple[str, str], tuple[float, str]] = {}
     for place, route in zip(table.position.tolist(), table.route.tolist(), strict=True):
         a, b, op = shots.a[place], shots.b[place], shots.op[place]
@@ -55,9 +60,29 @@ def expected_rates(evidence: Evidence, ends: Ends, shots: Shots) -> dict[tuple[s
             continue
         tried[key] += 1
         one = expectations.of("send" if collective == "send" else "send_recv", (a, b), sizes[shots.key[place]])
-        if one.bytes_per_s is not None and one.firm and one.bytes_per_s > found.get(key, (0.0, ""))[0]:
-            found[key] = (one.bytes_per_s, f"formula: {one.formula}")
+        if one.bytes_per_s is None or not one.firm:
+            continue
+        among = 1 if expectations.domain(a) == expectations.domain(b) else shared
+        if one.bytes_per_s / among > found.get(key, (0.0, ""))[0]:
+            text = f", shared by {among} GPUs: {show_rate(one.bytes_per_s / among)}" if among > 1 else ""
+            found[key] = (one.bytes_per_s / among, f"formula: {one.formula}{text}")
     return found
+
+
+def _leaves_its_node(m: Measurement, plan: Plan) -> bool:
+    return len({plan.placement.ranks[rank].node for rank in m.probe.ranks}) > 1
+
+
+def _most_on_a_nic(evidence: Evidence) -> int:
+    """GPUs of the job on the NIC that most of them share, which all use it in a full round; 1 where it is not known."""
+    from preflight.model.expected_rate import Expectations
+
+    if evidence.plan is None or evidence.inventory is None:
+        return 1
+    expectations = Expectations(evidence)
+    ranks = range(len(evidence.plan.placement.node_ranks))
+    users = Counter(card for rank in ranks for card in expectations.nics(rank) or ())
+    return max(users.values(), default=1)
 
 
 def _is_pair(m: Measurement) -> bool:

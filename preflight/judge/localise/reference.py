@@ -134,7 +134,12 @@ def noise_of(table: Table, ratio: "Floats", references: list[ClassReference]) ->
     if number:
         value = float(np.sqrt(np.mean(differences**2)))
         return Noise(max(value, wide or 0.0) if number < 5 else value, f"{number} repeats", number)
-    return None if wide is None else Noise(wide, "the spread of the fast shots, since nothing was repeated", 0)
+    near = ratio[np.isfinite(ratio) & (ratio >= 1 - LEAST_DEPTH_UNKNOWN)]
+    if near.size < 2:
+        return None
+    # what nobody repeated: all that may still be fast, on both sides, and a few shots may lie close together by chance
+    spread = max(wide or 0.0, float(np.sqrt(np.mean(np.log(near) ** 2)))) * (1 + 3 / np.sqrt(near.size))
+    return Noise(spread, "the spread of the fast shots, since nothing was repeated", 0)
 
 
 def _repeat_differences(table: Table, ratio: "Floats", edge: float) -> "Floats":

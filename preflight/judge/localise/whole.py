@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Floats = NDArray[Any]
 
 FEWEST_PAIRS = 3
-NOISIEST = 0.5  # a floor above it: only halves and worse could be called, and a busy machine gives such
+NOISIEST = 0.6  # a floor above it: only halves and worse could be called, and a busy machine gives such
 SEVERITY = {"environment": 0, "path": 1, "class": 2, "slot": 3, "leaf": 4, "uplink": 5, "node": 6, "gpu": 7, "nic": 8}
 
 
