@@ -56,6 +56,21 @@ def test_a_slow_uplink_between_two_leaves_blames_no_node_and_no_gpu():
     assert {each.kind for each in localisation.culprits} <= {"uplink", "path", None}
 
 
+def test_gpus_that_share_a_nic_by_design_are_not_held_against_all_of_it():
+    _, localisation = rehearse(small(nodes=16, leaves=4, gpus_per_nic=2))
+    assert localisation.culprits == ()
+    between = [one for one in localisation.references if one.route != "inside nodes"]
+    assert between
+    assert all("shared by 2 GPUs: 23.0 GB/s" in one.expected_source for one in between if one.expected_source)
+
+
+def test_a_slow_gpu_among_those_that_share_a_nic_blames_no_other_node():
+    fault = {"kind": "node", "hosts": "n03", "depth": 0.4}
+    _, localisation = rehearse(small(fault, nodes=16, leaves=4, gpus_per_nic=2))
+    assert {each.nodes for each in localisation.culprits if each.kind} <= {("n03",), ()}
+    assert {localisation.ends.node[end] for each in localisation.culprits for end in each.ends} <= {3}
+
+
 def test_a_report_is_marked_as_simulated_wherever_it_shows_something(tmp_path, capsys):
     arguments = ["simulate", str(FOLDER / "slow-node.toml"), str(PLAN), "--out", str(tmp_path)]
     code = run_command_line(arguments)
