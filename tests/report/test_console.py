@@ -19,6 +19,7 @@ from preflight.model import (
     Verdict,
 )
 from preflight.report.console import MAX_SHOWN, findings_text, report_text
+from preflight.report.tables import pair_lines, pair_unit
 from tests.builders import make_evidence, make_measurement, make_plan, make_probe
 
 
@@ -152,6 +153,24 @@ def test_a_small_cluster_gets_its_matrix():
     rows = [line.split() for line in text.splitlines()]
     assert ["0", "node0", ".", "100", "100", "100", "10.0", "10.0", "10.0", "10.0"] in rows
     assert ["7", "node1", "10.0", "10.0", "10.0", "10.0", "100", "100", "100", "."] in rows
+
+
+@pytest.mark.parametrize(
+    ("rates", "unit", "cells"),
+    [
+        ((47e9, 0.44e9, 25e6), "GB/s", ["47.0", "0.440", "0.025"]),
+        ((25e6, 12.34e6, 0.9e6), "MB/s", ["25.0", "12.3", "0.900"]),
+    ],
+)
+def test_the_matrix_is_in_one_unit_and_slow_links_keep_their_digits(rates, unit, cells):
+    pairs = ((0, 1), (0, 2), (1, 2))
+    found = (make_measurement(pair, algbw_bytes_per_s=rate) for pair, rate in zip(pairs, rates, strict=True))
+    evidence = make_evidence(measurements=tuple(found))
+    lines = pair_lines(evidence, width=100)
+    assert pair_unit(evidence) == unit
+    assert lines[1].split()[2:] == [".", *cells[:2]]
+    assert lines[2].split()[2:] == [cells[0], ".", cells[2]]
+    assert len({len(line) for line in lines[:3]}) == 1
 
 
 def test_pairs_that_failed_or_were_not_reached_are_told_apart_in_the_matrix():
