@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     Floats = NDArray[Any]
 
 FEWEST_PAIRS = 3
+HANDFUL, LEAST_DEPTH_HANDFUL = (
+    12,
+    0.25,
+)  # of so few pairs some lie close together by chance, whatever the noise (5 % noise, 3,000 made-up healthy runs)
 NOISIEST = 0.6  # a floor above it: only halves and worse could be called, and a busy machine gives such
 SEVERITY = {"environment": 0, "path": 1, "class": 2, "slot": 3, "leaf": 4, "uplink": 5, "node": 6, "gpu": 7, "nic": 8}
 
@@ -122,15 +126,20 @@ def _grounds(table: Table) -> Grounds:
     unknown = bool(np.isin(pairs.route, [3, 4, 7]).any())
     value = noise.value if noise else 0.0
     floor = max(SIGMAS * value, LEAST_DEPTH_UNKNOWN if unknown else LEAST_DEPTH)
+    if _num_pairs(pairs) < HANDFUL and (noise is None or noise.repeats < HANDFUL):
+        floor = max(floor, LEAST_DEPTH_HANDFUL)
     return Grounds(pairs, ratio, references, noise, Scale(value, floor, 1 - floor / 2))
 
 
-def _too_few(grounds: Grounds) -> str:
+def _num_pairs(t: Table) -> int:
     import numpy as np
 
-    t = grounds.pairs
     number = len(t.ends.node)
-    pairs = int(np.unique(np.minimum(t.a, t.b) * number + np.maximum(t.a, t.b)).size) if t.a.size else 0
+    return int(np.unique(np.minimum(t.a, t.b) * number + np.maximum(t.a, t.b)).size) if t.a.size else 0
+
+
+def _too_few(grounds: Grounds) -> str:
+    pairs = _num_pairs(grounds.pairs)
     if pairs < FEWEST_PAIRS:
         return f"{pairs} pairs: too few to tell a slow one from a fast one"
     return ""
