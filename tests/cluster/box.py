@@ -134,7 +134,7 @@ class Box:
 
     def words(self, name: str, *words: str) -> list[str]:
         """A command inside a namespace."""
-        return ["nsenter", f"--net=/var/run/netns/{self.space(name)}", *words]
+        return ["setpriv", "--pdeathsig", "KILL", "nsenter", f"--net=/var/run/netns/{self.space(name)}", *words]
 
     def inside(self, name: str, *words: str) -> str:
         """Run a command inside a namespace; its output."""
