@@ -39,6 +39,7 @@ def pytest_configure(config):
     config.stash[OMITTED] = {}
 
 
+@pytest.hookimpl(tryfirst=True)  # before the plug-in for several workers, which reads the groups
 def pytest_collection_modifyitems(config, items):
     """Soak and bench run only when asked for by name. A Debian package that no list names would never be installed."""
     known = PACKAGES.read_text().split()
