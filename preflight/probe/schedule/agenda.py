@@ -31,6 +31,7 @@ LAST_FOLLOW_UPS = (
 MOST_BATCHES = FOLLOW_UPS + PAIR_FOLLOW_UPS + LAST_FOLLOW_UPS
 ASK_ROUNDS = 16  # of one batch: a part under suspicion needs a dozen partners; what is beyond, the localiser asks for again if it still wants it
 NOISE_ROUNDS = 1  # repeated before anything is judged; on few nodes all
+KEPT_ROUNDS = 6  # for which time is kept back while the tournament goes on: what its last rounds raise is asked about, rather than left unknown
 SURE, SPARE_S = 1.5, 1.0  # a round fits if so many times its measured cost, and a second, are left
 UNSURE, UNSURE_SPARE_S = 3.0, 2.0  # the same by an estimate
 
@@ -71,6 +72,7 @@ class Agenda:
         self._numbers: dict[tuple[object, ...], int] = {}
         self._running: tuple[Stage, Callable[[], None]] | None = None
         self._due, self._batches, self._unseen = False, 0, 0
+        self._ending = False  # the tournament's next round would not leave what is kept back
 
     @property
     def position(self) -> Position:
@@ -91,6 +93,8 @@ class Agenda:
         """The most telling round that fits into what is left, else a cheaper one; None: nothing fits, or all is done. Its ranks are disjoint, its keys new in this run."""
         for stage in self._all():
             while (head := stage.peek()) and self._needed_s(stage) <= left_s:
+                if stage is self._rest:
+                    self._ending = self._needed_s(stage) > left_s - self._cost_s(stage)
                 self._running = stage, stage.take()
                 probes = tuple(probe for probe in head if not self._barred.intersection(probe.ranks))
                 if probes:
@@ -112,7 +116,7 @@ class Agenda:
             self._due = all(other.peek() is None for other in self._before)
         elif stage in self._asked:
             self._due = stage.peek() is None
-        elif self._unseen >= FIRST_ROUNDS:
+        elif self._unseen >= FIRST_ROUNDS or (stage is self._rest and self._ending):
             self._due = True
 
     def ask(self, asks: Sequence[Ask]) -> None:
@@ -134,7 +138,8 @@ class Agenda:
         """Whether another batch of asks would be run."""
         if self._batches < FOLLOW_UPS + PAIR_FOLLOW_UPS:
             return True
-        return self._batches < MOST_BATCHES and all(stage.peek() is None for stage in self._all())
+        over = self._ending or all(stage.peek() is None for stage in self._all())
+        return self._batches < MOST_BATCHES and over
 
     def coverage(self, measurements: Iterable[Measurement]) -> Coverage:
         """How much of what is planned these measured, and how far the tournament over all pairs of nodes has come."""
@@ -160,7 +165,8 @@ class Agenda:
     def _needed_s(self, stage: Stage) -> float:
         """What must be left for the stage's next round to be begun."""
         cost_s = self._cost_s(stage)
-        return SURE * cost_s + SPARE_S if stage.kind in self._costs else UNSURE * cost_s + UNSURE_SPARE_S
+        kept_s = KEPT_ROUNDS * cost_s if stage is self._rest else 0.0
+        return kept_s + (SURE * cost_s + SPARE_S if stage.kind in self._costs else UNSURE * cost_s + UNSURE_SPARE_S)
 
     def _numbered(self, probe: Probe) -> Probe:
         """The probe with the number of times that the same was given before."""

@@ -11,7 +11,7 @@ from preflight.model import Coverage, Inventory, Measurement, Plan, Probe, Sampl
 from preflight.model.ends import ends_of
 from preflight.model.localisation import Ask, Ends
 from preflight.probe.schedule import Agenda, Round, Tournament
-from preflight.probe.schedule.agenda import ASK_ROUNDS, FOLLOW_UPS, MOST_BATCHES, PAIR_FOLLOW_UPS
+from preflight.probe.schedule.agenda import ASK_ROUNDS, FOLLOW_UPS, KEPT_ROUNDS, MOST_BATCHES, PAIR_FOLLOW_UPS
 from tests.builders import make_inventory, make_plan, uuids_of
 
 PLANS = [
@@ -169,6 +169,23 @@ def test_once_nothing_else_is_left_to_do_the_localiser_may_ask_again_and_not_for
     assert asked == MOST_BATCHES
     assert reasons.count("why") == MOST_BATCHES
     assert reasons[-(MOST_BATCHES - FOLLOW_UPS - PAIR_FOLLOW_UPS) - 1 :][0] != "why"
+
+
+@pytest.mark.parametrize("budget_s", [70.0, 85.0, 100.0])
+def test_what_the_last_rounds_of_a_scan_raise_is_asked_about_before_the_budget_ends(budget_s):
+    """Nothing that was slow once stays unknown merely because time was spent on further pairs."""
+    plan = plan_of({"nodes": 64, "gpus_per_node": 2, "tp": 2, "dp": 64})
+    agenda, left_s, after_asking, asked = Agenda(plan, "nccl", ends_of(plan)), budget_s, 0, 0
+    while (probes := agenda.next_round(left_s)) is not None:
+        left_s -= 1.0
+        agenda.done(probes, 1.0)
+        after_asking = 0 if probes[0].reason == "why" else after_asking + 1
+        if agenda.judging_due:
+            asked += 1
+            agenda.ask([Ask(a=0, b=3, reason="why")])
+    assert asked > FOLLOW_UPS + PAIR_FOLLOW_UPS
+    assert after_asking <= 1
+    assert left_s < KEPT_ROUNDS + 3
 
 
 def test_asks_that_nobody_can_run_and_rounds_without_end_are_left_out():
