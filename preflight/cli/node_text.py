@@ -66,6 +66,7 @@ _SOURCES = {
     "topo": "text of `nvidia-smi topo -m`",
     "topo -mp": "text of `nvidia-smi topo -mp`",
     "nccl xml": "NCCL topology XML",
+    "simulated": "a modelled cluster, SIMULATED",
 }
 
 

@@ -14,6 +14,7 @@ _NOBODYS = {
 }  # a budget that ended, and a worker that was at work in what was slow, are no fault of a rank
 # what is said of a replacement that was not ready in the few seconds that it has in the middle of a run: so late, and no more is known of the node
 _LATE = ("took more than", "said nothing for")
+_HANGS = ("is stopped (T)", "uninterruptible sleep (D)")
 
 
 class Story(Record, frozen=True):
@@ -109,5 +110,5 @@ def idle_nodes(incidents: Sequence[Incident], ranks: Iterable[Rank]) -> Iterator
 
 
 def was_late(text: str) -> bool:
-    """Whether an incident's text says of a worker that it was not ready in time, and no more."""
-    return any(words in text for words in _LATE)
+    """Whether an incident's text says of a worker that it was not ready in time, and no more. One that is stopped, or sleeps in the kernel for good, hangs."""
+    return any(words in text for words in _LATE) and not any(state in text for state in _HANGS)

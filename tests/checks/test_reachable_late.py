@@ -25,6 +25,8 @@ def test_a_worker_that_ended_and_whose_replacement_was_merely_late_is_unknown_an
     [
         ("importing torch took more than 23.9 s", Verdict.UNKNOWN),
         ("it said nothing for 15 s and waits", Verdict.UNKNOWN),
+        ("it said nothing for 15 s and is stopped (T)", Verdict.FAIL),
+        ("it said nothing for 15 s and is in uninterruptible sleep (D)", Verdict.FAIL),
         ("torch can't be imported: libcuda.so.1", Verdict.FAIL),
     ],
 )

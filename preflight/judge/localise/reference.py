@@ -138,7 +138,7 @@ def noise_of(table: Table, ratio: "Floats", references: list[ClassReference]) ->
     if near.size < 2:
         return None
     # what nobody repeated: all that may still be fast, on both sides, and a few shots may lie close together by chance
-    spread = max(wide or 0.0, float(np.sqrt(np.mean(np.log(near) ** 2)))) * (1 + 3 / np.sqrt(near.size))
+    spread = max(wide or 0.0, float(np.sqrt(np.mean(np.log(near) ** 2)))) * (1 + 3 / float(np.sqrt(near.size)))
     return Noise(spread, "the spread of the fast shots, since nothing was repeated", 0)
 
 
