@@ -52,14 +52,8 @@ def pytest_collection_modifyitems(config, items):
     items[:] = left
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
-            item.add_marker(pytest.mark.xdist_group(group_of(item.path.relative_to(HERE).as_posix())))
-
-
-def group_of(path):
-    """Which tests run one after another where several run at once: those of a file, which share what they set up; and all that wait for deadlines of real
-    processes, which would take each other's time.
-    """
-    return "deadlines" if path.startswith(("fleet/", "cluster/", "test_in_job", "test_end_to_end")) else path
+            # those of a file share what they set up
+            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(HERE).as_posix()))
 
 
 def pytest_sessionfinish(session):

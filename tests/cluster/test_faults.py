@@ -113,7 +113,7 @@ def slow_is_named(box, name):
     assert ways == ([] if fault.direction == "both" else [fault.direction]), table(report)
 
 
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize("name", ["a slow node", "a node slow in sending", "a slow pair", "a slow uplink"])
 def test_a_slow_part_is_named_and_no_other(box, name):
     slow_is_named(box, name)
 
@@ -128,6 +128,7 @@ def test_healthy_nodes_are_not_blamed(box):
     healthy_is_clean(box)
 
 
+@pytest.mark.soak
 def test_a_link_that_is_dead_from_the_start_is_named_by_its_node(box):
     box.cut("n3")
     assert blamed(report := box.run(budget=BUDGET)) == {("reachable", "node", "n3")}, table(report)
