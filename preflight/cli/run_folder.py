@@ -1,5 +1,6 @@
 """What commands that end in a report share: the budget option, and the folder that the report goes into."""
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,4 +48,5 @@ def write_report(report: "Report", out: Path) -> None:
         try:
             write_atomically(out / name, content)
         except WorldError as error:
-            print(f"preflight: {error}", file=sys.stderr)
+            with contextlib.suppress(OSError):  # standard error may be on the same full disk
+                print(f"preflight: {error}", file=sys.stderr, flush=True)

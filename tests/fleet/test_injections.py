@@ -9,12 +9,10 @@ from tests.fleet.runs import Run
 
 pytestmark = [pytest.mark.fabric, pytest.mark.timeout(300)]
 
+# what test_survival doesn't do
 ONE_OF_EACH = [
-    Injection("worker", "stop", "early", 1, 0.7),
-    Injection("worker", "kill", "middle", 3, 2.5),
     Injection("worker", "pause", "early", 2, 1.0),
     Injection("agent", "stop", "middle", 1, 2.0),
-    Injection("zygote", "pause", "starting", 0, 0.1),
     Injection("store", "stop", "early", 0, 1.2),
     Injection("coordinator", "full disk", "early", 0, 0.1),
 ]

@@ -54,6 +54,7 @@ def test_a_worker_stopped_or_killed_in_the_middle_is_named_and_costs_only_its_ow
     run.gone()
 
 
+@pytest.mark.soak
 def test_a_worker_stopped_before_its_first_task_is_named(run):
     os.kill(run.find("pf-rank-1"), signal.SIGSTOP)
     assert run.wait() in {3, 10}
@@ -62,7 +63,7 @@ def test_a_worker_stopped_before_its_first_task_is_named(run):
     run.gone()
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGSTOP, marks=pytest.mark.soak), signal.SIGKILL])
 def test_an_agent_stopped_or_killed_costs_its_node_and_is_named(run, number):
     run.until_busy(run.find("pf-rank-3"))
     os.kill(run.agents()[1], number)
@@ -85,6 +86,7 @@ def test_a_zygote_that_is_stopped_does_not_hang_the_run(run):
     run.gone()
 
 
+@pytest.mark.soak
 def test_a_zygote_that_is_killed_is_told_of_with_each_worker_that_died_with_it(run):
     run.until_busy(run.find("pf-rank-3"))
     os.kill(run.find("pf-zygote"), signal.SIGKILL)
@@ -97,6 +99,7 @@ def test_a_zygote_that_is_killed_is_told_of_with_each_worker_that_died_with_it(r
     run.gone()
 
 
+@pytest.mark.soak
 def test_an_agent_that_is_stopped_while_it_starts_keeps_the_budget_and_the_other_node(tmp_path):
     run = Run(tmp_path, "--local", "2x2", "--budget", "40s")
     try:
@@ -112,6 +115,7 @@ def test_an_agent_that_is_stopped_while_it_starts_keeps_the_budget_and_the_other
         run.kill_all()
 
 
+@pytest.mark.soak
 def test_a_rendezvous_server_that_is_killed_blames_no_rank(run):
     run.until_busy(run.find("pf-rank-3"))
     os.kill(run.find("pf-store"), signal.SIGKILL)
@@ -157,6 +161,7 @@ def test_ctrl_c_again_and_again_still_gives_the_partial_report(run):
     run.gone()
 
 
+@pytest.mark.soak
 def test_a_coordinator_that_was_stopped_for_a_while_blames_nobody(tmp_path):
     run = Run(tmp_path, "--local", "2x2", "--budget", "120s")
     try:
