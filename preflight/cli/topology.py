@@ -36,6 +36,7 @@ SOURCES = {
     "topo": "the text of `nvidia-smi topo`",
     "topo -mp": "the text of `nvidia-smi topo -mp`, which hides NVLink",
     "nccl xml": "a topology of NCCL's, with the GPUs of one communicator",
+    "simulated": "a modelled cluster",
 }
 # what each status of the driver means (nvml.h, nvmlGpuP2PStatus_t)
 P2P = {
