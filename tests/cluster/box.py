@@ -21,7 +21,10 @@ from tests.fleet.agents import _SERVE, write_key
 HEALTHY_MBIT, SICK_MBIT = 200, 100  # far below what two cores can push, so that the links are the bottleneck
 PORT = 9947
 # short queues, as a switch has them: behind 50 ms of queue, TCP both ways at once swings between 60 and 97 of 100 Mbit/s; behind 5 ms it stays within 90 and 95 (measured)
-_BURST, _LATENCY = "80kb", "5ms"  # a burst below 64 kB makes the kernel cut large segments up, which two cores can't do for many links at once
+_BURST, _LATENCY = (
+    "80kb",
+    "5ms",
+)  # a burst below 64 kB makes the kernel cut large segments up, which two cores can't do for many links at once
 
 PLAN = """
 [model]
