@@ -9,6 +9,12 @@ from preflight.judge.localise.table import Table
 from preflight.model.localisation import Culprit
 
 if TYPE_CHECKING:
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    Bools = NDArray[Any]
+
     from preflight.judge.localise.whole import Judged
 
 NEARLY_ALL = 0.75  # of a leaf's ends
@@ -116,7 +122,7 @@ def behind_others(known: list[Culprit], judged: "list[Judged]") -> list[Culprit]
     found = []
     for culprit in known:
         alike = [way for way in ways if culprit.kind in {"node", "nic"} and _equally_slow(culprit, way, edge)]
-        hidden = [way for way in alike if not _tried_with(culprit, way, judged)]
+        hidden = [way for way in alike if not _tried_with(culprit, way, judged, known)]
         found.append(
             msgspec.structs.replace(culprit, kind=None, confidence="likely", candidates=(culprit, *hidden))
             if hidden
@@ -130,8 +136,8 @@ def _equally_slow(one: Culprit, two: Culprit, edge: float) -> bool:
     return min(left, right) >= max(left, right) * edge
 
 
-def _tried_with(culprit: Culprit, way: Culprit, judged: "list[Judged]") -> bool:
-    """Whether it was slow with ends of that leaf more than once, which the way out of the leaf doesn't explain."""
+def _tried_with(culprit: Culprit, way: Culprit, judged: "list[Judged]", known: list[Culprit]) -> bool:
+    """Whether it was slow with ends of that leaf more than once, which neither the way out of the leaf explains nor a partner that is named itself."""
     for each in judged:
         view = each.outcome.view
         t = view.table
@@ -140,10 +146,26 @@ def _tried_with(culprit: Culprit, way: Culprit, judged: "list[Judged]") -> bool:
         leaf, place = t.leaves.index(way.leaf), place_of(culprit, t)
         ours = (t.node_a == place, t.node_b == place)
         theirs = (t.leaf_a == leaf, t.leaf_b == leaf)
-        met = ((ours[0] & theirs[1]) | (ours[1] & theirs[0])) & view.slow
+        ill = _named_ends([other for other in known if other is not culprit], t)
+        met = ((ours[0] & theirs[1] & ~ill[t.b]) | (ours[1] & theirs[0] & ~ill[t.a])) & view.slow
         if int(met.sum()) >= MET_SLOW:
             return True
     return not judged
+
+
+def _named_ends(known: list[Culprit], t: Table) -> "Bools":
+    """The ends that are named, alone or with their node."""
+    import numpy as np
+
+    ill = np.zeros(len(t.end_node), np.bool_)
+    for culprit in known:
+        if culprit.kind in {"gpu", "nic", "link"}:
+            ill[list(culprit.ends)] = True
+        elif culprit.kind == "node":
+            ill |= t.end_node == t.ends.nodes.index(culprit.nodes[0])
+        elif culprit.kind == "slot":
+            ill |= t.end_slot == culprit.slot
+    return ill
 
 
 def contradictions(known: list[Culprit], judged: "list[Judged]") -> tuple[list[Culprit], list[str]]:
