@@ -26,24 +26,6 @@ _BURST, _LATENCY = (
     "5ms",
 )  # a burst below 64 kB makes the kernel cut large segments up, which two cores can't do for many links at once
 
-PLAN = """
-[model]
-parameters = "8M"
-layers = 4
-hidden_size = 512
-[parallel]
-tp = 1
-dp = {ranks}
-[training]
-micro_batches = 8
-micro_batch_size = 1
-seq_length = 512
-[hardware]
-nodes = {nodes}
-gpus_per_node = {per_node}
-backend = "gloo"
-"""
-
 
 def sh(*words: str, check: bool = True) -> str:
     """One command; its output."""
@@ -244,7 +226,7 @@ class Box:
 
     def write_plan(self, *, leaves_told: bool = True) -> Path:
         """The plan file; with a topology.conf that tells which leaf each node is on."""
-        text = PLAN.format(ranks=len(self.nodes) * self.per_node, nodes=len(self.nodes), per_node=self.per_node)
+        text = PLAN.format(tp=1, dp=len(self.nodes) * self.per_node, nodes=len(self.nodes), per_node=self.per_node)
         if leaves_told:
             topology = self.folder / "topology.conf"
             switches = [

@@ -7,9 +7,9 @@ from preflight.judge.localise.rest import Pair, Rest
 from preflight.judge.localise.shares import Share
 from preflight.judge.localise.table import Table
 from preflight.judge.localise.view import View
-from preflight.judge.localise.words import rate_text
 from preflight.model.finding import Confidence
 from preflight.model.localisation import Culprit, Shots
+from preflight.model.units import show_rate
 
 if TYPE_CHECKING:
     from typing import Any
@@ -175,7 +175,7 @@ def facts(words: Words, shots: "Bools") -> Culprit:
     observed = float(np.median(rates))
     routes = np.unique(t.route[slow]).tolist()
     shown = ", ".join(
-        f"{rate_text(words.references[int(t.op[slow[0]]), route])} {t.routes[route]}"
+        f"{show_rate(words.references[int(t.op[slow[0]]), route])} {t.routes[route]}"
         for route in routes
         if (int(t.op[slow[0]]), route) in words.references
     )

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from preflight.judge.localise.table import INSIDE
-from preflight.judge.localise.words import rate_text
 from preflight.model.localisation import Culprit, Ends
+from preflight.model.units import show_rate
 
 if TYPE_CHECKING:
     from typing import Any
@@ -52,7 +52,7 @@ def _gaps(grounds: "Grounds") -> list[str]:
         if len(rows) > 1 and rows[0][0] < 0.97 * rows[-1][0]:
             gap = 1 - rows[0][0] / rows[-1][0]
             notes.append(
-                f"{name}: {rows[0][1]} give {rate_text(rows[0][0])}, {gap:.0%} less than {rows[-1][1]} with {rate_text(rows[-1][0])}: a difference between routes, blamed on no part"
+                f"{name}: {rows[0][1]} give {show_rate(rows[0][0])}, {gap:.0%} less than {rows[-1][1]} with {show_rate(rows[-1][0])}: a difference between routes, blamed on no part"
             )
     return notes
 
@@ -71,7 +71,7 @@ def environment(grounds: "Grounds", expected: Mapping[tuple[str, str], tuple[flo
             continue
         depth, r, formula = min(beside, key=lambda row: row[0])
         if depth > max(1 - GATE, grounds.scale.floor):
-            rate, who = rate_text(r.bytes_per_s), "nodes" if ends.whole_nodes else "GPUs"
+            rate, who = show_rate(r.bytes_per_s), "nodes" if ends.whole_nodes else "GPUs"
             found.append(
                 Culprit(
                     kind="environment",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from preflight.judge.localise.reference import ClassReference
 from preflight.judge.localise.table import OTHER_LEAF, SAME_LEAF, Table, base_op
-from preflight.judge.localise.words import rate_text
 from preflight.model.localisation import LONE, Ask, Culprit
+from preflight.model.units import show_rate
 
 if TYPE_CHECKING:
     from typing import Any
@@ -64,7 +64,7 @@ def between_two_leaves(grounds: "Grounds", table: Table) -> list[Culprit]:
             continue
         sides = [np.flatnonzero(t.node_leaf == leaf).tolist() for leaf in (0, 1)]
         one, two = (tuple(t.ends.nodes[i] for i in side) for side in sides)
-        near, far = rate_text(same.bytes_per_s), rate_text(other.bytes_per_s)
+        near, far = show_rate(same.bytes_per_s), show_rate(other.bytes_per_s)
         keys = [int(t.position[i]) for i in np.flatnonzero((t.op == other.op) & (t.route == other.route))[:12]]
         by_itself = lone_rate(table, other)
         slow = by_itself is not None and by_itself <= (1 - DESIGN_GAP) * same.bytes_per_s
@@ -89,7 +89,7 @@ def between_two_leaves(grounds: "Grounds", table: Table) -> list[Culprit]:
 def _why(by_itself: float | None, *, slow: bool) -> str:
     if by_itself is None:
         return "the way between the leaves, or too few uplinks by design"
-    rate = rate_text(by_itself)
+    rate = show_rate(by_itself)
     if slow:
         return f"a pair with the way to itself is slow too, {rate}, so it is not shared out: the way between the leaves"
     return f"a pair with the way to itself gives {rate}, so it is shared out: too few uplinks by design, or some of them down"

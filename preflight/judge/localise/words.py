@@ -17,16 +17,11 @@ def reasoned(culprit: Culprit, ends: Ends) -> Culprit:
     return msgspec.structs.replace(culprit, reason=_reason(culprit, ends), candidates=candidates)
 
 
-def rate_text(bytes_per_s: float) -> str:
-    """As everywhere: show_rate."""
-    return show_rate(bytes_per_s)
-
-
 def _reason(culprit: Culprit, ends: Ends) -> str:
     if culprit.failed and culprit.observed_bytes_per_s is None:
         return "every probe across it failed, while its ends are fast with others"
     assert culprit.observed_bytes_per_s is not None
-    figure = f"{rate_text(culprit.observed_bytes_per_s)}, {1 - (culprit.depth or 0.0):.0%} of its peers"
+    figure = f"{show_rate(culprit.observed_bytes_per_s)}, {1 - (culprit.depth or 0.0):.0%} of its peers"
     way = {"both": "", "sending": " sending", "receiving": " receiving"}[culprit.direction]
     return {
         "gpu": f"slow{way} with every partner, on its own node too: {figure}",
