@@ -17,14 +17,13 @@ from typing import Any
 
 from preflight.model import Report, from_json
 from tests.fleet.agents import _SERVE, write_key
+from tests.fleet.runs import PLAN
 
 HEALTHY_MBIT, SICK_MBIT = 200, 100  # far below what two cores can push, so that the links are the bottleneck
 PORT = 9947
-# short queues, as a switch has them: behind 50 ms of queue, TCP both ways at once swings between 60 and 97 of 100 Mbit/s; behind 5 ms it stays within 90 and 95 (measured)
-_BURST, _LATENCY = (
-    "80kb",
-    "5ms",
-)  # a burst below 64 kB makes the kernel cut large segments up, which two cores can't do for many links at once
+# short queues, as a switch has them: behind 50 ms of queue, TCP both ways at once swings between 60 and 97 of 100 Mbit/s; behind 5 ms it stays within 90 and 95 (measured).
+# A burst below 64 kB makes the kernel cut large segments up, which two cores can't do for many links at once.
+_BURST, _LATENCY = "80kb", "5ms"
 
 
 def sh(*words: str, check: bool = True) -> str:
