@@ -145,6 +145,8 @@ def _tried_with(culprit: Culprit, way: Culprit, judged: "list[Judged]", known: l
             continue
         leaf, place = t.leaves.index(way.leaf), place_of(culprit, t)
         ours = (t.node_a == place, t.node_b == place)
+        if culprit.ends:
+            ours = (t.a == culprit.ends[0], t.b == culprit.ends[0])
         theirs = (t.leaf_a == leaf, t.leaf_b == leaf)
         ill = _named_ends([other for other in known if other is not culprit], t)
         met = ((ours[0] & theirs[1] & ~ill[t.b]) | (ours[1] & theirs[0] & ~ill[t.a])) & view.slow
