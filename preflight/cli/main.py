@@ -1,12 +1,12 @@
 """The command group. Nothing but click is imported before the command is known."""
 
-import importlib
 import sys
 from collections.abc import Sequence
 
 import click
 
 from preflight import __version__
+from preflight.cli.lazy import LazyGroup
 
 # command -> (module, one line of help): the line stands here so that --help imports no command
 COMMANDS = {
@@ -18,44 +18,17 @@ COMMANDS = {
     "judge": ("preflight.cli.judge", "Judge a saved run again, without measuring."),
     "simulate": ("preflight.cli.simulate", "Rehearse a run on a modelled cluster with planted faults."),
     "agent": ("preflight.cli.agent", "Serve this node to a coordinator."),
+    "slurm": ("preflight.cli.slurm", "What Slurm calls: node prolog, controller prolog, health program."),
+    "scan": ("preflight.cli.scan", "Sweep the idle nodes of a Slurm cluster."),
     "checks": ("preflight.cli.checks", "List or explain the checks."),
 }
 
 
-class LazyGroup(click.Group):
-    """Loads a command's module only when that command is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All commands, in reading order."""
-        del ctx
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, imported now."""
-        del ctx
-        if cmd_name not in COMMANDS:
-            return None
-        command = importlib.import_module(COMMANDS[cmd_name][0]).command
-        assert isinstance(command, click.Command)
-        _name_variables(cmd_name, command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list for --help, from the table above."""
-        del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
-
-
-def _name_variables(name: str, command: click.Command) -> None:
-    """Each option's environment variable is called as the option is: PREFLIGHT_NODE_FROM for `node --from`, whatever the argument's name in Python."""
-    for parameter in command.params:
-        if isinstance(parameter, click.Option) and parameter.envvar is None:
-            flag = max(parameter.opts, key=len).lstrip("-")
-            parameter.envvar = f"PREFLIGHT_{name}_{flag}".replace("-", "_").upper()
-
-
-@click.group(cls=LazyGroup, context_settings={"auto_envvar_prefix": "PREFLIGHT", "help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    table=COMMANDS,
+    context_settings={"auto_envvar_prefix": "PREFLIGHT", "help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="preflight")
 def preflight() -> None:
     """Will this job, with this parallel layout, on these nodes, run at the speed its links allow?
