@@ -1,6 +1,6 @@
 /* A library in the place of NVIDIA's for cold processes: GPUS healthy GPUs of LINKS links, to switches (or, with DIRECT, to each other), all calls answered.
  * One fault can be compiled in: HANG_INIT, HANG_COUNT, HANG_GPU (one call of one GPU never returns), CRASH (one call of one GPU kills the process),
- * LATE (the library's initialising takes a while but ends). Numbers and structures: nvml.h.
+ * LATE (the library's initialising takes a while but ends), REMAP_FAILED (a row of one GPU could not be remapped). Numbers and structures: nvml.h.
  */
 #include <signal.h>
 #include <stdint.h>
@@ -115,7 +115,16 @@ int nvmlDeviceGetMemoryAffinity(device gpu, u32 words, u64 *out, u32 scope)
 
 int nvmlDeviceGetTotalEccErrors(device gpu, u32 kind, u32 counter, u64 *out) { (void)gpu; (void)kind; (void)counter; *out = 0; return 0; }
 int nvmlDeviceGetSramEccErrorStatus(device gpu, struct sram *out) { (void)gpu; out->exceeded = 0; return 0; }
-int nvmlDeviceGetRemappedRows(device gpu, u32 *a, u32 *b, u32 *c, u32 *d) { (void)gpu; *a = *b = *c = *d = 0; return 0; }
+int nvmlDeviceGetRemappedRows(device gpu, u32 *a, u32 *b, u32 *c, u32 *d)
+{
+    *a = *b = *c = *d = 0;
+#ifdef REMAP_FAILED
+    *d = index_of(gpu) == SICK;
+#else
+    (void)gpu;
+#endif
+    return 0;
+}
 int nvmlDeviceGetRetiredPages(device gpu, u32 cause, u32 *count, u64 *out) { (void)gpu; (void)cause; (void)count; (void)out; return NOT_SUPPORTED; }
 int nvmlDeviceGetRetiredPagesPendingStatus(device gpu, u32 *out) { (void)gpu; (void)out; return NOT_SUPPORTED; }
 int nvmlDeviceGetCurrPcieLinkGeneration(device gpu, u32 *out) { (void)gpu; return word(out, 5); }

@@ -1,19 +1,20 @@
-"""A real Slurm in one folder: a controller, one daemon for each node, and munge, all on this machine and all ended at the end."""
+"""A real Slurm in one folder: a controller, one daemon for each node, and munge, all on this machine and all ended at the end. tests/cluster/slurm.py builds on it for nodes with GPUs and networks of their own."""
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 CONF = """
 ClusterName=box
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}
 SlurmctldPort={port}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket
+AuthInfo=socket={folder}/munge/socket,cred_expire=5
 CredType=cred/munge
 SlurmUser=root
 ProctrackType=proctrack/linuxproc
@@ -25,6 +26,7 @@ SwitchType=switch/none
 ReturnToService=2
 SlurmdParameters=config_overrides
 SlurmdTimeout=300
+SchedulerParameters=sched_interval=2,bf_interval=2
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmdSpoolDir={folder}/spool-%n
@@ -34,6 +36,8 @@ SlurmdLogFile={folder}/slurmd-%n.log
 {nodes}
 PartitionName=all Nodes=ALL Default=YES MaxTime=10 State=UP
 """
+MUNGE_FILES = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+Daemon = subprocess.Popen[bytes]
 
 
 class SlurmBox:
@@ -46,16 +50,21 @@ class SlurmBox:
             "SLURM_CONF": str(folder / "slurm.conf"),
         }
 
-    def run(self, *command: str, **environment: str) -> str:
+    def words(self, *command: str) -> list[str]:
+        """The command as it is run."""
+        return list(command)
+
+    def run(self, *command: str, timeout_s: float = 60, **environment: str) -> str:
         """What a command of Slurm prints. Raises CalledProcessError."""
         done = subprocess.run(
-            command,
+            self.words(*command),
             env=self.environment | environment,
             cwd=self.folder,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=timeout_s,
         )
         if done.returncode:
             raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
@@ -71,70 +80,104 @@ class SlurmBox:
         assert sorted(ranks) == list(range(len(ranks)))
         return [ranks[rank] for rank in range(len(ranks))]
 
+    def wait_until_idle(self, deadline_s: float = 60) -> None:
+        """Until every node can take a job."""
+        until, last = time.monotonic() + deadline_s, ""
+        while time.monotonic() < until:
+            try:
+                last = self.run("sinfo", "-h", "-N", "-o", "%T")
+            except subprocess.CalledProcessError as error:
+                last = error.stderr
+            if last.split() == ["idle"] * len(self.cpus):
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"Slurm did not start: {last}")
+
 
 @contextlib.contextmanager
 def slurm_box(folder: Path, cpus: dict[str, int]) -> Iterator[SlurmBox]:
     """The cluster, ready to run jobs. Root only. Nothing of it outlives the block."""
-    first_port = _free_port_range(len(cpus) + 1)
+    first_port = free_port_range(len(cpus) + 1)
     lines = [
         f"NodeName={name} NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 Port={first_port + 1 + i} CPUs={count} State=UNKNOWN"
         for i, (name, count) in enumerate(cpus.items())
     ]
-    (folder / "state").mkdir()
-    conf = CONF.format(host=socket.gethostname(), port=first_port, folder=folder, nodes="\n".join(lines))
+    host = f"{socket.gethostname()}(127.0.0.1)"
+    conf = CONF.format(host=host, port=first_port, folder=folder, nodes="\n".join(lines))
     (folder / "slurm.conf").write_text(conf)
-    box, daemons = SlurmBox(folder, cpus), []
-    try:
-        daemons.append(_start_munge(folder / "munge"))
-        daemons.append(_start(["slurmctld", "-D"], box.environment))
+    box = SlurmBox(folder, cpus)
+    with daemons(folder) as started:
+        started.append(start_munge(folder / "munge"))
+        (folder / "state").mkdir()
+        started.append(start_daemon(["slurmctld", "-D"], box.environment))
         for name in cpus:
             (folder / f"spool-{name}").mkdir()
-            daemons.append(_start(["slurmd", "-D", "-N", name], box.environment))
-        _wait_until_idle(box)
+            started.append(start_daemon(["slurmd", "-D", "-N", name], box.environment))
+        box.wait_until_idle()
         yield box
+
+
+@contextlib.contextmanager
+def daemons(folder: Path) -> Iterator[list[Daemon]]:
+    """A list for daemons. Those in it are ended with the block, and whatever they started: jobs, their keepers, prologs."""
+    started: list[Daemon] = []
+    try:
+        yield started
     finally:
-        for daemon in reversed(daemons):
+        for daemon in reversed(started):
             daemon.terminate()
-        for daemon in reversed(daemons):
+        for daemon in reversed(started):
             try:
-                daemon.wait(10)
+                daemon.wait(5)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
+        end_processes(folder)
 
 
-def _start(command: list[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def start_daemon(command: Sequence[str], environment: dict[str, str]) -> Daemon:
+    """One daemon, which says nothing to the terminal."""
+    null = subprocess.DEVNULL
+    return subprocess.Popen(command, env=environment, stdin=null, stdout=null, stderr=null)
 
 
-def _start_munge(folder: Path) -> "subprocess.Popen[bytes]":
-    """munged under a user of its own, with a key, a socket and files of its own."""
+def start_munge(folder: Path) -> Daemon:
+    """munged with a key, a socket and files of its own."""
     folder.mkdir(mode=0o755)
     (folder / "key").write_bytes(os.urandom(1024))
     (folder / "key").chmod(0o400)
     options = [f"--{name}={folder / file}" for name, file in MUNGE_FILES.items()]
-    return _start(["munged", "--foreground", "--force", *options], dict(os.environ))
+    return start_daemon(["munged", "--foreground", "--force", *options], dict(os.environ))
 
 
-MUNGE_FILES = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+def processes(folder: Path) -> list[int]:
+    """All processes whose environment names the cluster's slurm.conf, as that of everything does that Slurm starts."""
+    mark = f"SLURM_CONF={folder / 'slurm.conf'}\0".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark in (entry / "environ").read_bytes() + b"\0":
+                    found.append(int(entry.name))
+    return found
 
 
-def _wait_until_idle(box: SlurmBox, deadline_s: float = 60) -> None:
-    until, last = time.monotonic() + deadline_s, ""
-    while time.monotonic() < until:
-        try:
-            last = box.run("sinfo", "-h", "-N", "-o", "%T")
-        except subprocess.CalledProcessError as error:
-            last = error.stderr
-        if last.split() == ["idle"] * len(box.cpus):
-            return
-        time.sleep(0.2)
-    raise AssertionError(f"Slurm did not start: {last}")
+def end_processes(folder: Path, deadline_s: float = 10) -> None:
+    """Kill what the daemons have left, until nothing is there."""
+    until = time.monotonic() + deadline_s
+    while left := processes(folder):
+        assert time.monotonic() < until, f"can't be ended: {left}"
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
 
 
-def _free_port_range(count: int) -> int:
-    """The first of so many ports that nobody listens on."""
-    for first in range(17300, 30000, count):
+def free_port_range(count: int) -> int:
+    """The first of so many ports that nobody listens on. Two that look at the same moment find different ones, mostly: where to look first is chosen by the process id."""
+    places = range(17300, 30000 - count, count)
+    begin = os.getpid() % len(places)
+    for first in (*places[begin:], *places[:begin]):
         with contextlib.ExitStack() as stack:
             try:
                 for port in range(first, first + count):

@@ -1,0 +1,291 @@
+"""A real Slurm of a few nodes with GPUs, each in a network namespace of its own behind a leaf (tests/cluster/box.py): munge, slurmctld at the head, one slurmd a node, device files as GPUs.
+
+Needs root, Debian's slurm-wlm and munge, iproute2 and a C compiler. Nothing of it outlives the block, and no port is taken outside the namespaces.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import pytest
+
+from tests import nvml_library
+from tests.cluster.box import Box, sh
+from tests.plan.launchers import slurm_box as base
+
+NEEDS = [
+    pytest.mark.root,
+    pytest.mark.cc,
+    pytest.mark.debian("slurm-wlm", "srun", "slurmctld", "slurmd"),
+    pytest.mark.debian("munge", "munged", "munge"),
+    pytest.mark.debian("iproute2", "ip", "tc"),
+    pytest.mark.timeout(900),
+]
+WAIT_S = 60.0  # for whatever should happen within seconds, on a busy machine
+CLUSTER_PORTS = (6817, 6818)  # Slurm's own, free in every namespace
+Gpus = Literal["healthy", "sick", "hanging", "missing"]
+DEFINES: dict[str, tuple[str, ...]] = {"healthy": (), "sick": ("REMAP_FAILED",), "hanging": ("HANG_INIT",)}
+
+_CONF = """
+GresTypes=gpu
+PrologFlags=Alloc
+PrologEpilogTimeout=30
+TopologyPlugin=topology/tree
+"""
+# Slurm gives a program none of this, a site's machine would: where the driver's library is, which differs from node to node only here
+_ON_A_NODE = """#!/bin/sh
+export LD_LIBRARY_PATH="{folder}/nodes/$SLURMD_NODENAME/nvml" PREFLIGHT_CONFIG="{folder}/nodes/$SLURMD_NODENAME/preflight.toml"
+exec {program}
+"""
+_AT_THE_HEAD = """#!/bin/sh
+export PREFLIGHT_CONFIG="{folder}/head/preflight.toml"
+exec {program}
+"""
+
+
+class NodeState(NamedTuple):
+    """What `scontrol show node` says. `states`: in lower case, flags among them. None: no reason."""
+
+    states: frozenset[str]
+    reason: str | None
+    by: str | None
+
+
+class SlurmCluster(base.SlurmBox):
+    """The cluster. `nodes`: n1, n2, ...; `box`: their network, None where all are on one machine; `folder`: of everything, which every user can read."""
+
+    def __init__(self, folder: Path, nodes: list[str], gpus: int, box: Box | None) -> None:
+        super().__init__(folder, dict.fromkeys(nodes, max(gpus, 1)))
+        self.nodes, self.gpus, self.box = nodes, gpus, box
+        self.environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+    # --- what users and operators do ------------------------------------------------------------------------------------
+
+    def words(self, *command: str) -> list[str]:
+        """The command as it is run: at the head."""
+        return self.box.words("head", *command) if self.box else list(command)
+
+    def srun(self, *options: str, timeout_s: float = WAIT_S, **environment: str) -> str:
+        """What an `srun` of these options prints; it is ended when it takes longer. Raises CalledProcessError."""
+        return self.run("srun", "--time=2", *options, timeout_s=timeout_s, **environment)
+
+    def sbatch(self, *options: str, script: str = "exit 0") -> int:
+        """The number of a batch job of these lines, whose output is in job-NUMBER.out in the cluster's folder."""
+        output = f"--output={self.folder}/job-%j.out"
+        return int(self.run("sbatch", "--parsable", "--time=2", output, *options, f"--wrap={script}").split(";")[0])
+
+    def output(self, job: int) -> str:
+        """What the job has printed so far."""
+        path = self.folder / f"job-{job}.out"
+        return path.read_text() if path.exists() else ""
+
+    def node(self, name: str) -> NodeState:
+        """How it stands with a node."""
+        text = self.run("scontrol", "show", "node", "--oneliner", name)
+        state = re.search(r" State=(\S+)", text)
+        reason = re.search(r" Reason=(.*) \[(\S+)@[^\]]*\]", text)
+        assert state is not None, text
+        return NodeState(frozenset(state[1].lower().split("+")), *(reason.groups() if reason else (None, None)))
+
+    def nodes_now(self) -> dict[str, NodeState]:
+        """All nodes."""
+        return {name: self.node(name) for name in self.nodes}
+
+    def drained(self) -> set[str]:
+        """The nodes that take no more jobs."""
+        return {name for name, node in self.nodes_now().items() if "drain" in node.states}
+
+    def job(self, job: int) -> dict[str, str]:
+        """What `scontrol show job -d` says of a job: JobState, Restarts, Reason, NodeList, Comment, ..."""
+        text = self.run("scontrol", "show", "job", "--details", "--oneliner", str(job))
+        return {key: value.strip() for key, value in re.findall(r"(\S+?)=(.*?)(?= \S+?=|$)", text.strip())}
+
+    def wait_for(self, condition: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> None:
+        """Until it is so. Looked at every 0.1 s."""
+        until = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > until:
+                raise AssertionError(f"not within {timeout_s:.0f} s: {what}\n{self.story()}")
+            time.sleep(0.1)
+
+    def wait_for_job(self, job: int, *states: str, timeout_s: float = WAIT_S) -> dict[str, str]:
+        """Until the job is in one of the states; what Slurm says of it then."""
+        self.wait_for(lambda: self.job(job)["JobState"] in states, f"job {job} {' or '.join(states)}", timeout_s)
+        return self.job(job)
+
+    def story(self) -> str:
+        """How it stands with all nodes and jobs, for a failed test."""
+        nodes = self.run("sinfo", "-h", "-N", "-o", "%N %T %H %E")
+        jobs = self.run("squeue", "-h", "-o", "%i %u %T %r %N")
+        return f"{nodes}\n{jobs}\n{self.log(lines=30)}"
+
+    def log(self, name: str = "slurmctld", lines: int = 10_000) -> str:
+        """The end of a daemon's log: "slurmctld", "slurmd-n1"."""
+        return "\n".join((self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-lines:])
+
+    def reset(self) -> None:
+        """No jobs, all nodes idle, healthy GPUs, all links as they were: for the next test."""
+        self.run("scancel", "--user=root")
+        self.wait_for(lambda: not self.run("squeue", "-h").strip(), "an empty queue")
+        for name in self.nodes:
+            self.set_gpus(name, "healthy")
+            if "drain" in self.node(name).states:
+                self.run("scontrol", "update", f"nodename={name}", "state=resume")
+            if self.node(name).reason:
+                self.run("scontrol", "update", f"nodename={name}", "reason=")
+        self.wait_until_idle()
+        if self.box:
+            self.box.heal()
+
+    # --- what a site sets up --------------------------------------------------------------------------------------------
+
+    def configure(self, text: str, *names: str) -> None:
+        """preflight.toml of these nodes (or "head"), of all and of the head if none is named. {folder} in it is that of the node."""
+        for name in names or (*self.nodes, "head"):
+            folder = self.place_of(name)
+            path = folder / "preflight.toml"
+            path.write_text(text.replace("{folder}", str(folder)))
+            path.chmod(0o644)
+
+    def place_of(self, name: str) -> Path:
+        """The folder of one node's files, or of the "head"'s: preflight.toml, state, metrics, nvml."""
+        return self.folder / "head" if name == "head" else self.folder / "nodes" / name
+
+    def set_gpus(self, name: str, kind: Gpus) -> None:
+        """What the driver of a node says from now on: "sick": a row of the last GPU could not be remapped; "missing": there is no library."""
+        link = self.place_of(name) / "nvml"
+        fresh = link.with_name("nvml.new")
+        fresh.symlink_to(self.folder / "libraries" / kind)
+        fresh.replace(link)
+
+    def hook(self, name: str, program: str, *, at_head: bool = False) -> Path:
+        """A script by which Slurm runs a program for us, with the node's own driver library and configuration."""
+        path = self.folder / name
+        path.write_text((_AT_THE_HEAD if at_head else _ON_A_NODE).format(folder=self.folder, program=program))
+        path.chmod(0o755)
+        return path
+
+
+@contextlib.contextmanager
+def slurm_cluster(
+    folder: Path | None = None,
+    *,
+    nodes: int = 4,
+    gpus: int = 8,
+    config: str = "",
+    prolog: str | None = None,
+    prolog_slurmctld: str | None = None,
+    health: str | None = None,
+    namespaces: bool = True,
+) -> Iterator[SlurmCluster]:
+    """The cluster, ready to run jobs. `config`: more lines of slurm.conf; {folder} in it is the cluster's. `prolog`, `prolog_slurmctld`, `health`: a command, run by the shell's exec.
+
+    `folder`: where logs are kept after a failure; everything else is in a short folder of the cluster's own, since munge's sockets need short names and users must reach them.
+    """
+    own = Path(tempfile.mkdtemp(prefix="pf-slurm-"))
+    own.chmod(0o755)
+    names = [f"n{number + 1}" for number in range(nodes)]
+    try:
+        with contextlib.ExitStack() as stack:
+            # daemons end before the network does
+            box = stack.enter_context(Box(own, leaves=(nodes - nodes // 2, nodes // 2))) if namespaces else None
+            cluster = SlurmCluster(own, names, gpus, box)
+            stack.callback(_end_all, cluster)
+            started = stack.enter_context(base.daemons(own))
+            _lay_out(cluster)
+            hooks = _hooks(cluster, prolog, prolog_slurmctld, health)
+            _write_conf(cluster, hooks + config.replace("{folder}", str(own)))
+            _start(cluster, started)
+            yield cluster
+    finally:
+        if folder is not None:
+            for log in own.glob("*.log"):
+                shutil.copy(log, folder)
+        shutil.rmtree(own)
+
+
+def _end_all(cluster: SlurmCluster) -> None:
+    """Whatever still runs in the nodes' namespaces."""
+    if cluster.box is None:
+        return
+    for name in (*cluster.nodes, "head"):
+        for pid in sh("ip", "netns", "pids", cluster.box.space(name), check=False).split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), 9)
+
+
+def _lay_out(cluster: SlurmCluster) -> None:
+    """Folders, driver libraries and device files."""
+    for kind, defines in DEFINES.items():
+        nvml_library.build(cluster.folder / "libraries" / kind, f"GPUS={max(cluster.gpus, 1)}", *defines)
+    (cluster.folder / "libraries" / "missing").mkdir()
+    (cluster.folder / "state").mkdir()
+    (cluster.folder / "gpus").mkdir()
+    for number in range(cluster.gpus):
+        os.mknod(cluster.folder / "gpus" / f"nvidia{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    for name in (*cluster.nodes, "head"):
+        place = cluster.place_of(name)
+        place.mkdir(parents=True)
+        (place / "metrics").mkdir()
+        if name != "head":
+            (cluster.folder / f"spool-{name}").mkdir()
+            cluster.set_gpus(name, "healthy")
+    cluster.configure('[slurm]\nstate_dir = "{folder}/state"\ntextfile_dir = "{folder}/metrics"\n')
+
+
+def _hooks(cluster: SlurmCluster, prolog: str | None, prolog_slurmctld: str | None, health: str | None) -> str:
+    lines = []
+    if prolog:
+        lines.append(f"Prolog={cluster.hook('prolog', prolog)}")
+    if prolog_slurmctld:
+        lines.append(f"PrologSlurmctld={cluster.hook('prolog-slurmctld', prolog_slurmctld, at_head=True)}")
+    if health:
+        lines.append(f"HealthCheckProgram={cluster.hook('health', health)}\nHealthCheckInterval=5")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _write_conf(cluster: SlurmCluster, more: str) -> None:
+    """slurm.conf, gres.conf and topology.conf."""
+    nodes, box, host = cluster.nodes, cluster.box, os.uname().nodename
+    first = CLUSTER_PORTS[0] if box else base.free_port_range(len(nodes) + 1)
+    lines = []
+    for number, name in enumerate(nodes):
+        address = f"NodeHostname={name} NodeAddr={box.address(name)} Port={CLUSTER_PORTS[1]}" if box else ""
+        address = address or f"NodeHostname={host} NodeAddr=127.0.0.1 Port={first + 1 + number}"
+        gres = f" Gres=gpu:{cluster.gpus}" if cluster.gpus else ""
+        lines.append(f"NodeName={name} {address} CPUs={cluster.cpus[name]} RealMemory=1000{gres} State=UNKNOWN")
+    head = f"{host}({'10.77.0.254' if box else '127.0.0.1'})"
+    text = base.CONF.format(host=head, port=first, folder=cluster.folder, nodes="\n".join(lines))
+    given = [line for line in (text + _CONF + more).splitlines() if "=" in line]
+    # of a key that is given twice, the later holds, save where each line is one of several
+    settings = {line if line.startswith(("NodeName", "PartitionName")) else line.split("=")[0]: line for line in given}
+    (cluster.folder / "slurm.conf").write_text("\n".join(settings.values()) + "\n")
+    files = f"{cluster.folder}/gpus/nvidia[0-{cluster.gpus - 1}]"
+    gres = f"NodeName=n[1-{len(nodes)}] Name=gpu File={files}\n" if cluster.gpus else ""
+    (cluster.folder / "gres.conf").write_text(gres)
+    half = len(nodes) - len(nodes) // 2
+    leaves = f"SwitchName=leaf1 Nodes=n[1-{half}]\nSwitchName=leaf2 Nodes=n[{half + 1}-{len(nodes)}]\n"
+    (cluster.folder / "topology.conf").write_text(f"{leaves}SwitchName=spine Switches=leaf[1-2]\n")
+
+
+def _start(cluster: SlurmCluster, started: list[base.Daemon]) -> None:
+    """The daemons, with the environment that an init system gives: no PATH of a user's."""
+    started.append(base.start_munge(cluster.folder / "munge"))
+    clean = ("env", "-i", f"SLURM_CONF={cluster.folder}/slurm.conf")
+    slurmctld, slurmd = shutil.which("slurmctld"), shutil.which("slurmd")
+    assert slurmctld is not None
+    assert slurmd is not None
+    started.append(base.start_daemon(cluster.words(*clean, slurmctld, "-D"), dict(os.environ)))
+    for name in cluster.nodes:
+        words = (*clean, slurmd, "-D", "-N", name)
+        in_place = cluster.box.words(name, *words) if cluster.box else list(words)
+        started.append(base.start_daemon(in_place, dict(os.environ)))
+    cluster.wait_until_idle()
