@@ -62,7 +62,7 @@ class _Run(NamedTuple):
 
 def _run(evidence: Evidence, started_at_s: float) -> _Run:
     assert evidence.plan is not None
-    return _Run(started_at_s, evidence.settings.backend, evidence.plan, _rates(evidence))
+    return _Run(started_at_s, evidence.settings.backend, evidence.plan, rates_of(evidence))
 
 
 def _counts(report: Report) -> bool:
@@ -70,24 +70,25 @@ def _counts(report: Report) -> bool:
     return evidence.plan is not None and bool(evidence.measurements) and not evidence.settings.simulated
 
 
-def _rates(evidence: Evidence) -> dict[Key, float]:
+def rates_of(evidence: Evidence) -> dict[Key, float]:
+    """busbw of each group alone and of each pair, in bytes per second, the median of its repeats. The evidence must have a plan."""
     assert evidence.plan is not None
     found: dict[Key, float] = {}
     for series in series_of(evidence.measurements or ()):
-        places = _places(evidence.plan, series.ranks)
+        places = places_of(evidence.plan, series.ranks)
         if series.mode == "alone" and not series.split and places:
             found[series.axis, series.collective, series.size_bytes, places] = series.typical
     pairs: dict[Key, list[float]] = {}
     for measurement in evidence.measurements or ():
         probe, busbw = measurement.probe, measurement.busbw_bytes_per_s
         if probe.axis is None and len(probe.ranks) == 2 and busbw and not measurement.failure and not probe.attempt:
-            places = _places(evidence.plan, probe.ranks)
+            places = places_of(evidence.plan, probe.ranks)
             if places and probe.collective == "send_recv":  # "send" has a direction, which a set of places doesn't tell
                 pairs.setdefault((PAIR, probe.collective, probe.size_bytes, places), []).append(busbw)
     return found | {key: median(rates) for key, rates in pairs.items()}
 
 
-def _places(plan: Plan, ranks: Iterable[int]) -> frozenset[Place] | None:
+def places_of(plan: Plan, ranks: Iterable[int]) -> frozenset[Place] | None:
     """Where these ranks sit; None: the plan has no such rank."""
     placement = plan.placement
     wanted = tuple(ranks)
@@ -101,7 +102,7 @@ def _names(plan: Plan) -> dict[tuple[str, frozenset[Place]], str]:
         (axis, places): group.name
         for axis in plan.groups
         for group in plan.on_axis(axis)
-        if (places := _places(plan, group.ranks))
+        if (places := places_of(plan, group.ranks))
     }
 
 
