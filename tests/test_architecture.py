@@ -20,12 +20,14 @@ MAY_IMPORT = {
     "registry": {"model", "errors", "formats"},
     "config": {"model", "errors", "formats"},
     "fleet": FOUNDATION | STAGES | {"fleet", "registry", "config"},
-    "slurm": FOUNDATION | STAGES | {"slurm", "registry", "config"},
+    "slurm": FOUNDATION | STAGES | {"slurm", "registry", "config", "fleet"},
     "cli": FOUNDATION | STAGES | {"fleet", "slurm", "cli", "registry", "config"},
     "__main__": {"cli"},
     "in_job": FOUNDATION | STAGES | {"in_job", "registry"},
     "__init__": {"in_job", "errors"},
 }
+# of slurm/, what measures over a network; node prolog and health program must not load any of it
+DIALLING = ("controller", "scan")
 # third-party module -> the only files (or folders) that may import it
 GATES = {
     "pynvml": ("preflight/discover/nvml.py",),
@@ -102,6 +104,8 @@ def import_faults(path: str, module: str, *, top: bool) -> Iterator[str]:
         yield f"relative import of {module}: say preflight..., so that arrows can be read"
     elif first in {"preflight", "preflight_checks"}:
         yield from arrow_faults(path, module)
+        if module.startswith("preflight.fleet") and part_of(path) == "slurm":
+            yield from () if Path(path).stem.startswith(DIALLING) and not top else (f"slurm imports {module} here",)
     elif path.startswith("checks/") and first in {*IMPURE, *GATES, *UNGATED}:
         yield f"a check imports {module}"
     yield from library_faults(path, module, top=top)
@@ -194,6 +198,7 @@ def test_scripts_and_tests_are_short_and_use_no_shell(path):
             "import aiohttp\nfrom preflight.probe import schedule\nfrom preflight.judge import run",
         ),
         ("preflight/cli/x.py", "import click\ndef f():\n    from preflight.fleet import run"),
+        ("preflight/slurm/controller_run.py", "def f():\n    from preflight.fleet.run import run"),
         ("preflight/model/x.py", "import re\nimport msgspec\nfrom preflight.model.base import Noun"),
         ("checks/preflight_checks/x.py", "import math\nimport statistics\nfrom preflight.model import Check"),
         ("preflight/fleet/x.py", "import subprocess\nsubprocess.run(['x'], shell=False)"),
@@ -212,6 +217,8 @@ def test_what_is_allowed_is_not_a_fault(path, source):
         ("preflight/discover/x.py", "from preflight import plan"),
         ("preflight/discover/x.py", "from ..plan import layout"),
         ("preflight/discover/x.py", "from preflight.fleet.auth import sign"),
+        ("preflight/slurm/prolog.py", "def f():\n    from preflight.fleet.run import run"),
+        ("preflight/slurm/controller.py", "from preflight.fleet.run import run"),
         ("preflight/statistics.py", "from preflight.plan import layout"),
         ("preflight/model/x.py", "import click"),
         ("preflight/plan/x.py", "import requests"),
