@@ -7,6 +7,7 @@
       WorldError         3  something outside us is broken, so nothing could be decided
         DiscoveryError      a node, or a device of it, could not be read
         ProbeError          workers or collectives could not be started
+        MungeError          munge makes or reads no credential on this machine
         TransportError      an agent could not be reached, or refused, or answered nonsense
           AgentBusy         an agent works for another run
           AgentRefused      an agent has another key, or is another node
@@ -61,6 +62,10 @@ class DiscoveryError(WorldError):
 
 class ProbeError(WorldError):
     """Workers or collectives could not be started."""
+
+
+class MungeError(WorldError):
+    """munge makes or reads no credential on this machine: it is missing, its daemon is down or hangs."""
 
 
 class TransportError(WorldError):
