@@ -7,6 +7,7 @@
       WorldError         3  something outside us is broken, so nothing could be decided
         DiscoveryError      a node, or a device of it, could not be read
         ProbeError          workers or collectives could not be started
+        SlurmError          a command of Slurm failed, gave no answer in time, or answered nonsense
         MungeError          munge makes or reads no credential on this machine
         TransportError      an agent could not be reached, or refused, or answered nonsense
           AgentBusy         an agent works for another run
@@ -66,6 +67,10 @@ class ProbeError(WorldError):
 
 class MungeError(WorldError):
     """munge makes or reads no credential on this machine: it is missing, its daemon is down or hangs."""
+
+
+class SlurmError(WorldError):
+    """A command of Slurm can't be found, failed, gave no answer in time, or answered with something that can't be read: says which command, and what it said."""
 
 
 class TransportError(WorldError):

@@ -1,0 +1,251 @@
+"""The only place that runs Slurm's programs: by absolute path, without a shell, each with a deadline and in a process group of its own that ends with it.
+
+Times are asked for in UTC. Slurm takes lists where it takes a name, and "ALL" for every node there is: what is not one plain name is refused here, whoever asks.
+"""
+
+import contextlib
+import os
+import re
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from preflight.errors import SlurmError
+from preflight.model.hostlist import fold
+from preflight.slurm.jobs import SlurmJob, parse_job
+from preflight.slurm.nodes import SlurmNode, SlurmPartition, parse_nodes, parse_partitions, parse_time
+
+MAX_OUTPUT_BYTES = 64 * 2**20  # a node's record has about 1 kB, and there are not 50,000 nodes
+MAX_COMPLAINT_BYTES = 8192
+MAX_TEXT = 1000  # of a reason or a comment that we set
+REAP_S = 2.0  # for a process that was killed to go
+FOLDERS = ("/usr/bin", "/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin", "/usr/sbin")
+DAEMONS = {"slurmd", "slurmctld", "slurmstepd"}
+KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")  # what says where the controller is, and who we are
+ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC0", "SLURM_TIME_FORMAT": "standard", "PATH": "/usr/bin:/bin"}
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_JOB = re.compile(r"[0-9]{1,10}(_[0-9]{1,10}|\+[0-9]{1,10})?")
+_STATES = {"drain", "resume", "undrain"}  # the only ones that we ever ask for
+
+
+class Slurm:
+    """Asks the controller. `bin_dir`: where scontrol is; None: looked for when it is first needed. `deadline_s`: of each command.
+
+    Everything raises SlurmError: the program is missing, failed, or gave no answer in time.
+    """
+
+    def __init__(self, bin_dir: str | None = None, deadline_s: float = 10.0) -> None:
+        self.bin_dir = bin_dir
+        self.deadline_s = deadline_s
+        self._folder: Path | None = None
+
+    def nodes(self, names: Iterable[str] | None = None) -> dict[str, SlurmNode]:
+        """The nodes of these names, or all, by name. A name that Slurm doesn't know is missing from the answer."""
+        wanted = None if names is None else [node_name(name) for name in names]
+        if wanted == []:
+            return {}
+        of = [] if wanted is None else [fold(wanted)]
+        try:
+            found = parse_nodes(self.run("scontrol", "show", "node", *of))
+        except SlurmError as error:
+            if wanted is None or " not found" not in str(error):
+                raise
+            found = parse_nodes(self.run("scontrol", "show", "node"))
+        known = {node.name: node for node in found}
+        return known if wanted is None else {name: known[name] for name in wanted if name in known}
+
+    def job(self, job: str | int) -> SlurmJob:
+        """What Slurm knows of a job. Raises SlurmError also if there is no such job."""
+        return parse_job(self.run("scontrol", "show", "job", "-d", job_id(job)), job_id(job))
+
+    def partitions(self) -> dict[str, SlurmPartition]:
+        """All partitions, by name."""
+        return {each.name: each for each in parse_partitions(self.run("scontrol", "show", "partition"))}
+
+    def now_s(self) -> float:
+        """The controller's clock: Unix time, in whole seconds."""
+        first = self.run("scontrol", "show", "config").partition("\n")[0]
+        told = parse_time(first.rpartition(" ")[2])
+        if told is None:
+            raise SlurmError(f"scontrol show config begins with {first[:80]!r}, and not with a time")
+        return told
+
+    def version(self) -> tuple[int, int]:
+        """Of the commands: (22, 5) for 22.05."""
+        said = self.run("scontrol", "--version")
+        match = re.search(r"([0-9]+)\.([0-9]+)", said)
+        if match is None:
+            raise SlurmError(f"scontrol --version says {said[:80]!r}")
+        return int(match[1]), int(match[2])
+
+    def update_node(
+        self,
+        names: str | Sequence[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        extra: str | None = None,
+        comment: str | None = None,
+    ) -> None:
+        """Change these nodes in one call. `state`: "drain", "resume" or "undrain".
+
+        Slurm forgets a reason that is set on a node that is neither drained nor down (22.05), and wants one with every drain: both go together.
+        """
+        assert state is None or state in _STATES
+        assert state != "drain" or reason
+        wanted = [node_name(name) for name in ([names] if isinstance(names, str) else names)]
+        assert wanted
+        changes = {"state": state, "reason": reason, "extra": extra, "comment": comment}
+        given = [f"{key}={plain(value)}" for key, value in changes.items() if value is not None]
+        self.run("scontrol", "update", f"nodename={fold(wanted)}", *given)
+
+    def hold(self, job: str | int, text: str) -> None:
+        """Keep a pending job from starting, with the reason where its owner finds it."""
+        self.annotate(job, text)
+        self.run("scontrol", "hold", job_id(job))
+
+    def requeue(self, job: str | int) -> None:
+        """Put a job back into the queue."""
+        self.run("scontrol", "requeue", job_id(job))
+
+    def requeue_hold(self, job: str | int, text: str) -> None:
+        """Put a job back into the queue, to stay there until its owner releases it."""
+        self.annotate(job, text)
+        self.run("scontrol", "requeuehold", job_id(job))
+
+    def annotate(self, job: str | int, text: str) -> None:
+        """Write the text into the job's AdminComment, and into its Comment if that is empty: what the user wrote there stays."""
+        changes = [f"AdminComment={plain(text)}"]
+        if self.job(job).comment is None:
+            changes.append(f"Comment={plain(text)}")
+        self.run("scontrol", "update", f"jobid={job_id(job)}", *changes)
+
+    def run(self, program: str, *arguments: str, deadline_s: float | None = None) -> str:
+        """What a program of Slurm prints. Raises SlurmError with what it complained of."""
+        limit_s = self.deadline_s if deadline_s is None else deadline_s
+        path = self.folder() / program
+        shown = " ".join([program, *arguments])[:120]
+        environment = ENVIRONMENT | {key: os.environ[key] for key in KEPT if key in os.environ}
+        try:
+            process = subprocess.Popen(  # noqa: S603 - absolute path, no shell
+                [str(path), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                cwd="/",
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise SlurmError(f"{path} can't be started: {error}") from error
+        said, complaint, ended = _read(process, time.monotonic() + limit_s)
+        code = _end(process)
+        if len(said) > MAX_OUTPUT_BYTES:
+            raise SlurmError(f"{shown}: more than {MAX_OUTPUT_BYTES // 2**20} MiB of answer")
+        if not ended:
+            raise SlurmError(f"{shown}: no answer within {limit_s:g} s")
+        if code:
+            lines = (complaint or said).decode("utf-8", errors="replace").splitlines()
+            told = " / ".join(line.strip() for line in lines[-3:] if line.strip())
+            raise SlurmError(f"{shown}: {told[-300:] or f'exit code {code}'}")
+        return said.decode("utf-8", errors="replace")
+
+    def folder(self) -> Path:
+        """Where Slurm's programs are. Raises SlurmError if they are nowhere."""
+        if self._folder is None:
+            self._folder = _find(self.bin_dir)
+        return self._folder
+
+
+def node_name(name: str) -> str:
+    """The name, if it is one plain name. Raises SlurmError."""
+    if not _NODE.fullmatch(name) or name.upper() == "ALL":
+        raise SlurmError(f"{name[:80]!r} is not the name of one node")
+    return name
+
+
+def job_id(job: str | int) -> str:
+    """The number of a job, as Slurm takes it: "17", "17_3", "17+1". Raises SlurmError."""
+    text = str(job)
+    if not _JOB.fullmatch(text):
+        raise SlurmError(f"{text[:80]!r} is not the number of a job")
+    return text
+
+
+def plain(text: str) -> str:
+    """A text for Slurm, if it is one line of printable ASCII and not too long. Raises SlurmError."""
+    if not (text.isascii() and (text.isprintable() or not text)) or len(text) > MAX_TEXT:
+        raise SlurmError(f"{text[:80]!r} is not a short line of printable ASCII")
+    return text
+
+
+def _find(bin_dir: str | None) -> Path:
+    if bin_dir is not None:
+        folders = [Path(bin_dir)]
+    else:
+        folders = [*_of_daemon(), *map(Path, FOLDERS)]
+        if os.geteuid():  # root trusts no PATH
+            folders += [Path(folder) for folder in os.environ.get("PATH", "").split(":") if folder.startswith("/")]
+    for folder in folders:
+        if os.access(folder / "scontrol", os.X_OK):
+            return folder
+    raise SlurmError(
+        f"no scontrol in {', '.join(dict.fromkeys(map(str, folders)))}: set bin_dir in [slurm] of preflight.toml"
+    )
+
+
+def _of_daemon() -> list[Path]:
+    """The folders of the Slurm daemon that started us, if one did: seen some parents up, since a wrapper lies between."""
+    pid = os.getppid()
+    for _ in range(6):
+        with contextlib.suppress(OSError, ValueError):
+            name, _, rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").partition("(")[2].rpartition(")")
+            if name in DAEMONS:
+                folder = Path(f"/proc/{pid}/exe").readlink().parent
+                return [folder.parent / "bin", folder]
+            pid = int(rest.split()[1])
+            if pid > 1:
+                continue
+        break
+    return []
+
+
+def _read(process: "subprocess.Popen[bytes]", ends_at: float) -> tuple[bytes, bytes, bool]:
+    """What it printed and what it complained of, up to the limits, and whether it ended in time."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    said, complaint = bytearray(), bytearray()
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ, said)
+        selector.register(process.stderr, selectors.EVENT_READ, complaint)
+        while selector.get_map() and len(said) <= MAX_OUTPUT_BYTES:
+            ready = selector.select(max(0.0, ends_at - time.monotonic()))
+            for key, _ in ready:
+                data = os.read(key.fd, 65536)
+                key.data += data
+                if not data:
+                    selector.unregister(key.fileobj)
+            del complaint[:-MAX_COMPLAINT_BYTES]
+            if not ready:
+                return bytes(said), bytes(complaint), False
+    try:
+        process.wait(max(0.0, ends_at - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return bytes(said), bytes(complaint), False
+    return bytes(said), bytes(complaint), True
+
+
+def _end(process: "subprocess.Popen[bytes]") -> int | None:
+    """Nothing of it stays. Its exit code, None: it would not even be killed."""
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(REAP_S)
+    return process.returncode
