@@ -1,4 +1,4 @@
-"""The agent: one per node. Discovers, starts workers, runs rounds, for a coordinator that has the key. Imports no torch, joins no collective.
+"""The agent: one per node. Discovers, starts workers, runs rounds, for a coordinator that may ask. Imports no torch, joins no collective.
 
 It holds its workers on a lease: a coordinator that stops asking loses them. An agent that was started for one run leaves when its parent
 closes its end of the pipe.
@@ -20,7 +20,9 @@ from aiohttp import web
 from preflight.discover.node import discover_node
 from preflight.errors import AgentBusy, PreflightError
 from preflight.fleet import api
-from preflight.fleet.auth import SIGNATURE_HEADER, Denied, Gatekeeper, sign_reply
+from preflight.fleet.auth import SIGNATURE_HEADER, Denied, sign_reply
+from preflight.fleet.credential import Gate, refuse_open
+from preflight.fleet.munge import MungeGate
 from preflight.fleet.server import MAX_CONNECTIONS, RECEIVE_S, Server, bind
 from preflight.fleet.threads import in_daemon_thread
 from preflight.fleet.workers import Pool
@@ -48,9 +50,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 class Agent:
     """One node's agent; `serve` runs it until it is told, or has reason, to leave."""
 
-    def __init__(self, settings: Settings, key: bytes) -> None:
+    def __init__(self, settings: Settings, key: bytes | None, munge: MungeGate | None = None) -> None:
+        """Raises UsageError if there is neither a key nor munge to tell who may ask."""
+        refuse_open(key, munge)
         self.settings = settings
         self.key = key
+        self.munge = munge
         self.pool = Pool(settings.name, settings.address, settings.user)
         self.leave = asyncio.Event()
         self.last_request = time.monotonic()
@@ -58,7 +63,7 @@ class Agent:
         self.given_up_s: float | None = None
         self.lock = asyncio.Lock()
         self.run_id: str | None = None  # the run that the workers belong to
-        self.gate: Gatekeeper | None = None
+        self.gate: Gate | None = None
         app = web.Application(client_max_size=api.MAX_REQUEST_BYTES)
         app.router.add_get("/healthz", self._healthz)
         for path, kind, handler in (
@@ -78,7 +83,7 @@ class Agent:
         hostname = socket.gethostname()
         host = f"[{self.settings.address}]" if ":" in self.settings.address else self.settings.address
         names = {self.settings.name, hostname, hostname.partition(".")[0], self.settings.address, f"{host}:{port}"}
-        self.gate = Gatekeeper(self.key, frozenset(names))
+        self.gate = Gate(frozenset(names), self.key, self.munge)
         await self.server.start(listening)
         on_ready(port)
         lease = asyncio.get_running_loop().create_task(self._watch_lease())
@@ -113,7 +118,7 @@ class Agent:
         async def handle(request: web.Request) -> web.StreamResponse:
             assert self.gate is not None
             try:
-                claim = self.gate.check(request.method, request.path, request.headers.get("Authorization"))
+                claim = await self.gate.check(request.method, request.path, request.headers.get("Authorization"))
             except Denied as denied:
                 return _denied(str(denied))
             self.under_way += 1
@@ -134,7 +139,7 @@ class Agent:
             finally:
                 self.under_way -= 1
                 self.last_request = time.monotonic()
-            signature = sign_reply(self.key, claim.nonce, status, reply)
+            signature = sign_reply(claim.key, claim.nonce, status, reply)
             response = web.Response(status=status, body=reply, headers={SIGNATURE_HEADER: signature})
             if status in {408, 413}:
                 response.force_close()

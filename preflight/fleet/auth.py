@@ -38,10 +38,12 @@ class Denied(Exception):  # noqa: N818 - an answer to a stranger, not an error o
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
-    """What a valid header claims: the body's hash to compare, the nonce that the reply is signed over."""
+    """What a valid header claims: the body's hash to compare; the nonce that the reply is signed over, and the key. `uid`: who asks, None: somebody who has the shared key."""
 
     body_sha256: str
     nonce: str
+    key: bytes
+    uid: int | None = None
 
 
 def can_be_target(name: str) -> bool:
@@ -101,13 +103,32 @@ def check_reply(key: bytes, nonce: str, status: int, body: bytes, signature: str
         )
 
 
-class Gatekeeper:
-    """Checks requests for one agent. `names` are the targets it answers to."""
+class Nonces:
+    """What was seen within the time in which it would be accepted again. At most so many: more is refused, not forgotten."""
 
-    def __init__(self, key: bytes, names: frozenset[str]) -> None:
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.seen: dict[str, float] = {}  # nonce -> when it may be forgotten, oldest first
+
+    def use_up(self, nonce: str) -> None:
+        """Raises Denied if it was used before."""
+        now = time.monotonic()
+        while self.seen and next(iter(self.seen.values())) < now:
+            del self.seen[next(iter(self.seen))]
+        if nonce in self.seen:
+            raise Denied("this request was made before")
+        if len(self.seen) >= self.most:
+            raise Denied("too many requests")
+        self.seen[nonce] = now + 2 * MAX_SKEW_S + 1
+
+
+class Gatekeeper:
+    """Checks requests for one agent. `names` are the targets it answers to. `most`: requests that may come within the time in which they could be replayed."""
+
+    def __init__(self, key: bytes, names: frozenset[str], most: int | None = None) -> None:
         self.key = key
         self.names = names
-        self.nonces: dict[str, float] = {}  # nonce -> when it may be forgotten, oldest first
+        self.nonces = Nonces(most or MAX_NONCES)
 
     def check(self, method: str, path: str, header: str | None) -> Credential:
         """What the header claims, if it is signed with our key, fresh and new. Raises Denied."""
@@ -120,20 +141,15 @@ class Gatekeeper:
         skew_s = time.time() - int(at)
         if abs(skew_s) > MAX_SKEW_S:
             raise Denied(f"the clocks differ by {skew_s:+.0f} s, at most {MAX_SKEW_S:.0f} s are allowed")
-        if target not in self.names:
-            raise Denied(f"this agent is not {target}: it answers to {', '.join(sorted(self.names))}")
-        self._use_up(nonce)
-        return Credential(body_sha256=body_sha256, nonce=nonce)
+        refuse_other(target, self.names)
+        self.nonces.use_up(nonce)
+        return Credential(body_sha256=body_sha256, nonce=nonce, key=self.key)
 
-    def _use_up(self, nonce: str) -> None:
-        now = time.monotonic()
-        while self.nonces and next(iter(self.nonces.values())) < now:
-            del self.nonces[next(iter(self.nonces))]
-        if nonce in self.nonces:
-            raise Denied("this request was made before")
-        if len(self.nonces) >= MAX_NONCES:
-            raise Denied("too many requests")
-        self.nonces[nonce] = now + 2 * MAX_SKEW_S + 1
+
+def refuse_other(target: str, names: frozenset[str]) -> None:
+    """Raises Denied if a request is for another agent."""
+    if target not in names:
+        raise Denied(f"this agent is not {target}: it answers to {', '.join(sorted(names))}")
 
 
 def _mac(key: bytes, *parts: str) -> str:

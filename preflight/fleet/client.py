@@ -3,14 +3,17 @@
 import asyncio
 import contextlib
 import os
+import time
 from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
 
-from preflight.errors import AgentBusy, AgentRefused, AnswerLate, NoAnswer, TransportError
+from preflight.errors import AgentBusy, AgentRefused, AnswerLate, MungeError, NoAnswer, TransportError
 from preflight.fleet.api import MAX_REPLY_BYTES
-from preflight.fleet.auth import SIGNATURE_HEADER, check_reply, sign_request
+from preflight.fleet.auth import SIGNATURE_HEADER, check_reply
+from preflight.fleet.credential import Signed, signer_of
+from preflight.fleet.munge import Munge
 
 T = TypeVar("T")
 
@@ -32,43 +35,27 @@ def new_session() -> aiohttp.ClientSession:
 class AgentClient:
     """One agent, as the coordinator sees it. `target` is the name that requests are signed for; `host` an IP address or name."""
 
-    def __init__(self, session: aiohttp.ClientSession, key: bytes, *, target: str, host: str, port: int) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, key: bytes | Munge, *, target: str, host: str, port: int
+    ) -> None:
         self.session = session
-        self.key = key
+        self.signer = signer_of(key, target)
         self.target = target
         self.where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def call(self, path: str, request: object, reply_type: type[T], deadline_s: float) -> T:
         """POST a request. Raises TransportError: no answer in time, refused, or an answer that isn't one."""
-        body = msgspec.json.encode(request)
-        header, nonce = sign_request(self.key, "POST", path, body, self.target)
-        timeout = aiohttp.ClientTimeout(total=deadline_s, sock_connect=CONNECT_S)
-        try:
-            async with self.session.post(
-                f"http://{self.where}{path}",
-                data=body,
-                headers={"Authorization": header, "Content-Type": "application/json"},
-                timeout=timeout,
-                allow_redirects=False,
-            ) as response:
-                data = await _bounded(response)
-                status, signature = response.status, response.headers.get(SIGNATURE_HEADER)
-        except aiohttp.ConnectionTimeoutError as error:
-            raise NoAnswer(f"agent {self.target} at {self.where}: no connection within {CONNECT_S:g} s") from error
-        except asyncio.TimeoutError as error:
-            raise NoAnswer(
-                f"agent {self.target} at {self.where} gave no answer to {path} within {deadline_s:g} s"
-            ) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise NoAnswer(f"agent {self.target} at {self.where}: {_reason(error)}") from error
-        except ValueError as error:
-            raise TransportError(f"agent {self.target} at {self.where}: {_reason(error)}") from error
+        body, until = msgspec.json.encode(request), time.monotonic() + deadline_s
+        signed, status, data, signature = await self._exchange(path, body, deadline_s, until)
+        if status == 401 and self.signer.may_retry(signed, _text(data)):
+            signed, status, data, signature = await self._exchange(path, body, deadline_s, until)
         if status == 401:
             raise AgentRefused(f"agent {self.target} at {self.where} refused us: {_text(data)}")
         try:
-            check_reply(self.key, nonce, status, data, signature)
+            check_reply(signed.key, signed.nonce, status, data, signature)
         except TransportError as error:
             raise TransportError(f"agent {self.target} at {self.where}: {error}") from error
+        self.signer.answered(signed)
         if status == 409:
             raise AgentBusy(f"agent {self.target} at {self.where}: {_text(data)}")
         if status != 200:
@@ -79,6 +66,36 @@ class AgentClient:
             raise TransportError(
                 f"agent {self.target} at {self.where} answered {path} with nonsense: {error}"
             ) from error
+
+    async def _exchange(
+        self, path: str, body: bytes, deadline_s: float, until: float
+    ) -> tuple[Signed, int, bytes, str | None]:
+        """How the request was signed; status, body and signature of the reply. Raises TransportError."""
+        try:
+            signed = await self.signer.sign("POST", path, body, max(0.1, until - time.monotonic()))
+        except MungeError as error:  # no fault of the agent, and none of its node
+            raise AgentRefused(f"agent {self.target} at {self.where} was not asked: {error}") from error
+        timeout = aiohttp.ClientTimeout(total=max(0.1, until - time.monotonic()), sock_connect=CONNECT_S)
+        try:
+            async with self.session.post(
+                f"http://{self.where}{path}",
+                data=body,
+                headers={"Authorization": signed.header, "Content-Type": "application/json"},
+                timeout=timeout,
+                allow_redirects=False,
+            ) as response:
+                data = await _bounded(response)
+                return signed, response.status, data, response.headers.get(SIGNATURE_HEADER)
+        except aiohttp.ConnectionTimeoutError as error:
+            raise NoAnswer(f"agent {self.target} at {self.where}: no connection within {CONNECT_S:g} s") from error
+        except asyncio.TimeoutError as error:
+            raise NoAnswer(
+                f"agent {self.target} at {self.where} gave no answer to {path} within {deadline_s:g} s"
+            ) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise NoAnswer(f"agent {self.target} at {self.where}: {_reason(error)}") from error
+        except ValueError as error:
+            raise TransportError(f"agent {self.target} at {self.where}: {_reason(error)}") from error
 
     async def call_watched(self, path: str, request: object, reply_type: type[T], deadline_s: float) -> T:
         """As `call`, but given up when the agent shows no sign of life meanwhile. Raises TransportError; AnswerLate if the agent is there."""

@@ -20,6 +20,7 @@ from preflight.fleet.coordinator import REAL, Coordinator
 from preflight.fleet.interrupt import Interruptions
 from preflight.fleet.local import Address, LocalAgents
 from preflight.fleet.memory import Memory
+from preflight.fleet.munge import Munge
 from preflight.fleet.task import Outcome, Progress, Request
 from preflight.fleet.world import World
 from preflight.formats import readable
@@ -47,7 +48,7 @@ def run(
     backend: str | None = None,
     local: tuple[int, int] | None = None,
     agents: tuple[Address, ...] = (),
-    key: bytes | None = None,
+    key: bytes | Munge | None = None,
     interruptions: Interruptions | None = None,
     world: World = REAL,
     command: str = "run",
@@ -56,7 +57,7 @@ def run(
 ) -> Report:
     """Measure and judge. Raises ConfigError, WorldError; an interruption ends it early with a partial report.
 
-    `local` (agents, workers on each): on this machine. Else `agents`, with the key that they have. `world`: where it takes place; seconds are those of its clock.
+    `local` (agents, workers on each): on this machine. Else `agents`, with the key that they have, or munge. `world`: where it takes place; seconds are those of its clock.
     `memory`: where scans go on; what this one did is kept there if the file can be written, else said on stderr. `earlier`: reports of earlier runs, which this one's
     figures are compared with.
     """
@@ -133,7 +134,8 @@ def _gathered(
 async def _gather(
     request: Request, num_local: int, progress: Progress, interruptions: Interruptions | None, world: World
 ) -> Outcome:
-    local, interrupted = LocalAgents(request.key), asyncio.Event()
+    interrupted = asyncio.Event()
+    local = LocalAgents(request.key if isinstance(request.key, bytes) else new_key())
     if interruptions is not None:
         interruptions.attach(interrupted)
     connect = partial(local.start, num_local) if num_local else None

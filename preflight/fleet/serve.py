@@ -10,19 +10,20 @@ import sys
 from preflight.errors import ConfigError
 from preflight.fleet.agent import Agent, Settings, leave_with_parent, log
 from preflight.fleet.auth import MIN_KEY_BYTES
+from preflight.fleet.munge import MungeGate
 from preflight.probe.process import die_with_parent
 
 
-def serve(settings: Settings, *, key: bytes, parent: int | None) -> None:
-    """Serve until SIGTERM or SIGINT, or until the parent of a local run ends. Raises UsageError if the address can't be bound."""
+def serve(settings: Settings, *, key: bytes | None, parent: int | None, munge: MungeGate | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, or until the parent of a local run ends. Raises UsageError if the address can't be bound, or if there is neither key nor munge."""
     if parent is not None:
         die_with_parent(parent)
     _raise_file_limit()
-    asyncio.run(_serve(settings, key, parent))
+    asyncio.run(_serve(settings, key, munge, parent))
 
 
-async def _serve(settings: Settings, key: bytes, parent: int | None) -> None:
-    agent = Agent(settings, key)
+async def _serve(settings: Settings, key: bytes | None, munge: MungeGate | None, parent: int | None) -> None:
+    agent = Agent(settings, key, munge)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, agent.leave.set)

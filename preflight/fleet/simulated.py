@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from preflight.errors import NoAnswer, TransportError
 from preflight.fleet import api
 from preflight.fleet.local import Address
+from preflight.fleet.munge import Munge
 from preflight.fleet.simulated_nodes import gpu_uuid, simulated_node, simulated_topology
 from preflight.fleet.simulated_round import Seats, play
 from preflight.fleet.world import Client, ClientFactory, World
@@ -55,7 +56,7 @@ class _Fleet:
         return self.now_s
 
     @asynccontextmanager
-    async def dial(self, key: bytes) -> AsyncIterator[ClientFactory]:
+    async def dial(self, key: bytes | Munge) -> AsyncIterator[ClientFactory]:
         """Clients of all agents; nothing is opened."""
         del key
         yield lambda address: _SimulatedAgent(self, address.name)

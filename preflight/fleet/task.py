@@ -6,6 +6,7 @@ import msgspec
 
 from preflight.fleet.local import Address
 from preflight.fleet.memory import Memory
+from preflight.fleet.munge import Munge
 from preflight.model import Coverage, Evidence, Job
 from preflight.model.position import Position
 from preflight.probe.schedule import Round
@@ -14,12 +15,12 @@ Progress = Callable[[str, float, float], None]  # phase, seconds of work done, s
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. `per_node`: ranks on each node, None: as many as it has usable GPUs, or as the plan file says. `memory`: the state that scans go on from, None: none."""
+    """One run. `per_node`: ranks on each node, None: as many as it has usable GPUs, or as the plan file says. `key`: what agents know us by. `memory`: the state that scans go on from, None: none."""
 
     run_id: str
     job: Job
     agents: tuple[Address, ...]
-    key: bytes
+    key: bytes | Munge
     budget_s: float
     backend: str | None = None
     per_node: int | None = None

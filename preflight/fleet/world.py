@@ -9,6 +9,7 @@ import msgspec
 
 from preflight.fleet.client import AgentClient, new_session
 from preflight.fleet.local import Address
+from preflight.fleet.munge import Munge
 from preflight.model import Topology
 
 T = TypeVar("T")
@@ -28,12 +29,14 @@ class Client(Protocol):
 
 
 ClientFactory = Callable[[Address], Client]
-Dial = Callable[[bytes], AbstractAsyncContextManager[ClientFactory]]
+Dial = Callable[[bytes | Munge], AbstractAsyncContextManager[ClientFactory]]
 
 
 @asynccontextmanager
-async def over_http(key: bytes) -> AsyncIterator[ClientFactory]:
-    """Clients that share one HTTP session, which lasts as long as this context."""
+async def over_http(key: bytes | Munge) -> AsyncIterator[ClientFactory]:
+    """Clients that share one HTTP session, which lasts as long as this context. Raises MungeError if munge makes no credential here: every agent would be in vain."""
+    if isinstance(key, Munge):
+        await key.tools.encode(b"", uid=key.agent_uid)
     async with new_session() as session:
         yield lambda address: AgentClient(session, key, target=address.name, host=address.host, port=address.port)
 
