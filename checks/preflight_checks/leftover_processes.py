@@ -10,6 +10,7 @@ Source of the limits: gcm tolerates 15 MiB; cyclecloud-healthagent wants 95 % of
 from collections.abc import Iterator, Sequence
 
 from preflight.model import Check, Evidence, Finding, Gpu, GpuProcess, Node, Part, Verdict
+from preflight.model.gpu_daemons import holds, is_daemon
 from preflight.model.job_gpus import job_uuids
 from preflight.model.per_gpu import Fault, gpu_part, judge_gpus
 from preflight.model.units import MIB, show_bytes
@@ -18,24 +19,6 @@ NAME = "leftover_processes"
 LIMITS = {"process_memory_mib": 15.0, "memory_used_ratio": 0.05}
 EXPECTED = "no process of anybody else on the job's GPUs"
 
-COMM_LETTERS = 15  # the kernel cuts names of processes there
-DAEMONS = frozenset(
-    name[:COMM_LETTERS]
-    for name in (
-        *("nvidia-cuda-mps-server", "nvidia-cuda-mps-control", "nvidia-persistenced", "nvidia-smi", "nv-fabricmanager"),
-        *(
-            "nv-hostengine",
-            "dcgm-exporter",
-            "dcgmproftester",
-            "nvidia-dcgm",
-            "Xorg",
-            "X",
-            "Xwayland",
-            "gnome-shell",
-            "preflight",
-        ),
-    )
-)
 _MAX_SHOWN = 4
 
 
@@ -69,7 +52,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
 def _judge_gpu(
     node: Node, gpu: Gpu, processes: Sequence[GpuProcess], limits: dict[str, float], *, certain: bool
 ) -> Fault | None:
-    held = [p for p in processes if not (p.ours or _is_daemon(p)) and _counts(p, limits)]
+    held = [p for p in processes if not (p.ours or is_daemon(p)) and holds(p, limits["process_memory_mib"] * MIB)]
     seen = any(process.name is not None for process in held)
     if held:
         shown = "; ".join(map(_text, held[:_MAX_SHOWN])) + (
@@ -106,18 +89,9 @@ def _sees_all(node: Node) -> bool:
     return node.platform is not None and node.platform.container == "none"
 
 
-def _counts(process: GpuProcess, limits: dict[str, float]) -> bool:
-    """A process whose memory isn't told counts: it may hold all of it."""
-    return process.memory_bytes is None or process.memory_bytes > limits["process_memory_mib"] * MIB
-
-
 def _surely_takes(process: GpuProcess) -> bool:
     """Whether it is seen to be another's, and computes: windows on a display take little."""
     return process.name is not None and process.kind != "graphics"
-
-
-def _is_daemon(process: GpuProcess) -> bool:
-    return process.name is not None and process.name.rpartition("/")[2][:COMM_LETTERS] in DAEMONS
 
 
 def _text(process: GpuProcess) -> str:
@@ -133,9 +107,9 @@ def _part_name(node: Node, held: Sequence[GpuProcess]) -> str:
 
 
 def _daemons(_gpu: Gpu, processes: Sequence[GpuProcess]) -> str | None:
-    names = dict.fromkeys(process.name for process in processes if process.name is not None and _is_daemon(process))
+    names = dict.fromkeys(process.name for process in processes if process.name is not None and is_daemon(process))
     told = [f"daemons: {', '.join(name for name in names if name)}"] if names else []
-    own = [str(process.pid) for process in processes if process.ours and not _is_daemon(process)]
+    own = [str(process.pid) for process in processes if process.ours and not is_daemon(process)]
     told += [f"this job's own: {', '.join(own[:_MAX_SHOWN])}{' ...' if own[_MAX_SHOWN:] else ''}"] if own else []
     return "; ".join(told) or None
 
