@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from preflight.errors import ConfigError
-from preflight.model import Job, Node
+from preflight.model import Job, Launch, Node
 from preflight.model.devices import resolve_devices
 
 
@@ -31,7 +31,7 @@ def choose_backend(
     Raises ConfigError if NCCL is asked for and no node has a usable GPU.
     """
     asked = option or job.hardware.backend
-    gpus = _assign(nodes, per_node, job.launch.visible_devices, share_machine=share_machine)
+    gpus = _assign(nodes, per_node, job.launch, share_machine=share_machine)
     found = sum(uuid is not None for node in gpus.values() for uuid in node)
     wanted = per_node * len(nodes)
     none: dict[str, tuple[str | None, ...]] = {node.name: (None,) * per_node for node in nodes}
@@ -54,18 +54,22 @@ def choose_backend(
 
 
 def _assign(
-    nodes: Sequence[Node], per_node: int, visible: str | None, *, share_machine: bool
+    nodes: Sequence[Node], per_node: int, launch: Launch, *, share_machine: bool
 ) -> dict[str, tuple[str | None, ...]]:
-    """Usable GPUs in the order in which the job's CUDA_VISIBLE_DEVICES (`visible`, None: not said) shows them, else in NVML's; agents that share a
-    machine take consecutive parts of its list.
+    """Usable GPUs: those that Slurm gave the job on the node, else in the order in which the job's CUDA_VISIBLE_DEVICES shows them, else in NVML's (PCI order); agents that share
+    a machine take consecutive parts of its list.
     """
     assigned: dict[str, tuple[str | None, ...]] = {}
     for position, node in enumerate(nodes):
         usable = [gpu.uuid for gpu in node.gpus or () if gpu.uuid and not gpu.mig_enabled]
         first = position * per_node if share_machine else 0
         mine: list[str | None] = list(usable[first : first + per_node])
-        if visible is not None and not share_machine:
-            shown = resolve_devices(visible, node.gpus).uuids[:per_node]
+        if launch.node_gpus is not None and not share_machine:
+            seen = [gpu.uuid for gpu in node.gpus or ()]
+            numbers = launch.node_gpus.get(node.name, ())[:per_node]
+            mine = [seen[n] if n < len(seen) and seen[n] in usable else None for n in numbers]
+        elif launch.visible_devices is not None and not share_machine:
+            shown = resolve_devices(launch.visible_devices, node.gpus).uuids[:per_node]
             mine = [uuid if uuid in usable else None for uuid in shown]
         assigned[node.name] = tuple(mine + [None] * (per_node - len(mine)))
     return assigned

@@ -155,7 +155,8 @@ class Launch(Noun, frozen=True, kw_only=True):
     first field ("block", "cyclic", "plane=4", "arbitrary") or MPI's ("by-slot", "by-node"). `tasks_per_node`: run-length coded as Slurm prints it,
     "2(x3),1". `hostfile`: path of Slurm's arbitrary hostfile, DeepSpeed's hostfile or MPI's rankfile. `rendezvous`: torchrun's ("c10d" or "static").
     `segment`: Slurm's --segment. `master`: the host of MASTER_ADDR. `visible_devices`: CUDA_VISIBLE_DEVICES of every node.
-    `slurm_version`: as in "26.05". `topology`: path of a topology file.
+    `slurm_version`: as in "26.05". `topology`: path of a topology file. `node_gpus`: node name -> numbers of the job's GPUs there, by PCI order; None: all are the job's. Never in a plan
+    file: it comes from Slurm.
     """
 
     launcher: Launcher | None = None
@@ -169,6 +170,7 @@ class Launch(Noun, frozen=True, kw_only=True):
     visible_devices: str | None = None
     slurm_version: str | None = None
     topology: str | None = None
+    node_gpus: dict[str, tuple[int, ...]] | None = None
 
 
 class Rule(Noun, frozen=True, kw_only=True):

@@ -73,3 +73,11 @@ def test_ranks_get_the_gpus_that_the_job_shows_them_in_its_order():
     job = make_job(launch={"visible_devices": "3,1,-1,0"})
     choice = choose_backend(job, None, nodes_with(4, 4), 3, share_machine=False)
     assert choice.gpus["node0"] == ("GPU-node0-3", "GPU-node0-1", None)
+
+
+def test_ranks_get_the_gpus_that_slurm_gave_the_job_on_each_node_and_no_others():
+    job = make_job(launch={"node_gpus": {"node0": (2, 3), "node1": (0, 9)}})
+    choice = choose_backend(job, None, nodes_with(4, 4, 4), 2, share_machine=False)
+    assert choice.gpus["node0"] == ("GPU-node0-2", "GPU-node0-3")
+    assert choice.gpus["node1"] == ("GPU-node1-0", None)
+    assert choice.gpus["node2"] == (None, None)
