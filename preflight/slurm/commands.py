@@ -225,7 +225,7 @@ def _read(process: "subprocess.Popen[bytes]", ends_at: float) -> tuple[bytes, by
             ready = selector.select(max(0.0, ends_at - time.monotonic()))
             for key, _ in ready:
                 data = os.read(key.fd, 65536)
-                key.data += data
+                key.data.extend(data)
                 if not data:
                     selector.unregister(key.fileobj)
             del complaint[:-MAX_COMPLAINT_BYTES]
