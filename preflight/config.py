@@ -45,6 +45,7 @@ class SlurmSite(Noun, frozen=True, kw_only=True):
     `budget_s` of the node prolog, `controller_budget_s` of the controller's. `state_dir`: reports, cached verdicts, locks; root's. `textfile_dir`: node_exporter's; None: no metrics file.
     `bin_dir`: where scontrol is; None: looked for. `plans_dir`: plan files that a job may name. `default_plan`: of jobs that name none; None: pairs and whole nodes only.
     `nobody_guilty`: what becomes of a job with a FAIL that no node is guilty of. `requeues`: at most, of one job. `verdict_age_s`: how long a scan's verdict counts. `resume`: `health` may resume nodes that its own local checks drained.
+    `rules`: a TOML file whose [rules] change checks in prolog and health program, as `preflight node --rules`.
     """
 
     enforce: bool = False
@@ -62,6 +63,7 @@ class SlurmSite(Noun, frozen=True, kw_only=True):
     requeues: int = 2
     verdict_age_s: float = 26 * 3600.0
     resume: bool = False
+    rules: str | None = None
 
 
 class Brake(Noun, frozen=True, kw_only=True):
@@ -275,6 +277,7 @@ SECTIONS: dict[str, tuple[type[Any], dict[str, Reader]]] = {
             "requeues": _whole(0, 10),
             "verdict_age": _seconds,
             "resume": _flag,
+            "rules": _folder,
         },
     ),
     "brake": (
