@@ -37,7 +37,7 @@ async def discover(state: RunState, factory: ClientFactory) -> None:
     clients = [factory(address) for address in state.agents]
     request = api.DiscoverRequest(deadline_s=deadline_s)
     calls = (
-        failed(address.problem)
+        failed(address.problem, blameless=address.blameless)
         if address.problem
         else client.call_watched("/v1/discover", request, api.DiscoverReply, deadline_s + 3)
         for address, client in zip(state.agents, clients, strict=True)

@@ -21,11 +21,12 @@ from preflight.fleet.task import Outcome, Progress, Request, Stopped
 from preflight.fleet.threads import in_daemon_thread
 from preflight.fleet.topology import known_topology
 from preflight.fleet.world import World
-from preflight.model import Coverage, Evidence, Inventory, Settings
+from preflight.model import Coverage, Evidence, Inventory, Placement, Settings
 from preflight.model.ends import ends_of
 from preflight.model.gpu_rates import asks_of_slow
 from preflight.model.localisation import Ask
 from preflight.plan.build import build_plan
+from preflight.plan.measured import predict_for
 from preflight.plan.profiles import profiles_of
 from preflight.probe.schedule import fingerprint_of
 from preflight.probe.schedule.agenda import Agenda
@@ -93,7 +94,18 @@ class Coordinator:
             gpus_per_node=per_node,
             gpu_uuids=state.choice.gpus,
             topology=state.topology,
+            placement=self._measured(),
         )
+        if state.plan.placement.source == "measured":
+            predicted = predict_for(request.job, state.plan.placement, state.topology)
+            state.plan = msgspec.structs.replace(state.plan, predicted=predicted)
+
+    def _measured(self) -> Placement | None:
+        """Where the job's ranks said that they are; their GPUs are of no use to a run on CPUs."""
+        placement = self.request.placement
+        if placement is None or (self.state.choice and self.state.choice.backend == "nccl"):
+            return placement
+        return msgspec.structs.replace(placement, gpu_uuids=None)
 
     async def _probe(self) -> None:
         """Raises Stopped."""

@@ -21,12 +21,13 @@ LEAVE_S = 4.0  # an agent kills and reaps its workers within 3 s
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an agent listens; `name` is the node's. `problem`: it did not come up, and why."""
+    """Where an agent listens; `name` is the node's. `problem`: it did not come up, and why. `blameless`: that says nothing of its node."""
 
     name: str
     host: str
     port: int
     problem: str | None = None
+    blameless: bool = False
 
 
 class LocalAgents:

@@ -42,9 +42,9 @@ def lost_kind(error: Exception) -> IncidentKind:
     return "agent_lost" if isinstance(error, NoAnswer) else "agent_error"
 
 
-async def failed(problem: str) -> None:
-    """A call to an agent that never came up."""
-    raise NoAnswer(problem)
+async def failed(problem: str, *, blameless: bool = False) -> None:
+    """A call to an agent that never came up. `blameless`: that says nothing of its node."""
+    raise TransportError(problem) if blameless else NoAnswer(problem)
 
 
 async def gather_calls(calls: Any) -> list[Any]:

@@ -25,7 +25,7 @@ from preflight.fleet.task import Outcome, Progress, Request
 from preflight.fleet.world import World
 from preflight.formats import readable
 from preflight.judge.run import judge, localised
-from preflight.model import Check, Environment, Evidence, Job, Report
+from preflight.model import Check, Environment, Evidence, Job, Placement, Report
 from preflight.model.baseline import baseline_of
 from preflight.model.position import Position
 
@@ -54,12 +54,13 @@ def run(
     command: str = "run",
     memory: Memory | None = None,
     earlier: Sequence[Report] = (),
+    placement: Placement | None = None,
 ) -> Report:
     """Measure and judge. Raises ConfigError, WorldError; an interruption ends it early with a partial report.
 
     `local` (agents, workers on each): on this machine. Else `agents`, with the key that they have, or munge. `world`: where it takes place; seconds are those of its clock.
     `memory`: where scans go on; what this one did is kept there if the file can be written, else said on stderr. `earlier`: reports of earlier runs, which this one's
-    figures are compared with.
+    figures are compared with. `placement`: where the job's ranks said that they are (`preflight ranks`), in place of where its launcher should put them.
     """
     if local and local[0] * local[1] > MAX_LOCAL:
         raise UsageError(f"--local {local[0]}x{local[1]}: at most {MAX_LOCAL} workers on one machine")
@@ -74,6 +75,7 @@ def run(
         per_node=local[1] if local else None,
         local=local is not None,
         memory=memory,
+        placement=placement,
     )
     outcome = _gathered(request, local[0] if local else 0, progress, interruptions, world)
     if memory is not None and outcome.position is not None:

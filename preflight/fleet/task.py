@@ -7,7 +7,7 @@ import msgspec
 from preflight.fleet.local import Address
 from preflight.fleet.memory import Memory
 from preflight.fleet.munge import Munge
-from preflight.model import Coverage, Evidence, Job
+from preflight.model import Coverage, Evidence, Job, Placement
 from preflight.model.position import Position
 from preflight.probe.schedule import Round
 
@@ -15,7 +15,10 @@ Progress = Callable[[str, float, float], None]  # phase, seconds of work done, s
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. `per_node`: ranks on each node, None: as many as it has usable GPUs, or as the plan file says. `key`: what agents know us by. `memory`: the state that scans go on from, None: none."""
+    """One run. `per_node`: ranks on each node, None: as many as it has usable GPUs, or as the plan file says. `key`: what agents know us by. `memory`: the state that scans go on from, None: none.
+
+    `placement`: where the job's ranks said that they are, None: it is predicted.
+    """
 
     run_id: str
     job: Job
@@ -26,6 +29,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     per_node: int | None = None
     local: bool = False
     memory: Memory | None = None
+    placement: Placement | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
