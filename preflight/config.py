@@ -24,7 +24,7 @@ Nobody = Literal["hold", "warn"]
 
 
 class AgentSite(Noun, frozen=True, kw_only=True):
-    """The resident agent. `address` None: told by `interface`, or else the node's own address. `users`: who may ask for work beside root and the agent's own user (munge).
+    """The resident agent. `address` None: told by `interface`, or else the node's own address. `users`: who may ask for work beside root and the agent's own user (munge). `munge_socket`: munged's, None: its default.
     `worker_command`: what starts workers, in an environment with the site's torch and NCCL; None: the agent's own Python. `first_port`, `last_port`: of agents that srun starts, and of rendezvous; None: any.
     """
 
@@ -33,6 +33,7 @@ class AgentSite(Noun, frozen=True, kw_only=True):
     interface: str | None = None
     key_file: str | None = None
     users: tuple[str, ...] = ()
+    munge_socket: str | None = None
     worker_command: tuple[str, ...] | None = None
     worker_user: str | None = None
     first_port: int | None = None
@@ -253,6 +254,7 @@ SECTIONS: dict[str, tuple[type[Any], dict[str, Reader]]] = {
             "interface": _text,
             "key_file": _folder,
             "users": _texts,
+            "munge_socket": _folder,
             "worker_command": _command,
             "worker_user": _text,
             "first_port": _PORT,
