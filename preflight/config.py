@@ -81,7 +81,11 @@ class Brake(Noun, frozen=True, kw_only=True):
 
 
 class ScanSite(Noun, frozen=True, kw_only=True):
-    """The sweep of idle nodes. `plan`: what is laid out over each set of nodes; None: pairs only. `nodes_per_job`: at least 2. `history`: the database. `repeats`: sweeps that must agree before a node is drained."""
+    """The sweep of idle nodes. `plan`: what is laid out over each set of nodes; None: pairs only. `nodes_per_job`: at least 2. `history`: the database. `repeats`: sweeps that must agree before a node is drained.
+
+    `sweep_s`: a sweep starts no job that would not end within it. `age_s`: a pair of nodes that was measured longer ago is measured again. `out`: where jobs leave their reports, on a file system that the nodes share;
+    None: in the state folder. `command`: preflight as jobs call it; None: as it was called here.
+    """
 
     partition: str | None = None
     plan: str | None = None
@@ -94,6 +98,10 @@ class ScanSite(Noun, frozen=True, kw_only=True):
     account: str | None = None
     history: str | None = None
     repeats: int = 2
+    sweep_s: float = 3600.0
+    age_s: float = 7 * 86400.0
+    out: str | None = None
+    command: tuple[str, ...] | None = None
 
 
 class Site(Noun, frozen=True, kw_only=True):
@@ -307,6 +315,10 @@ SECTIONS: dict[str, tuple[type[Any], dict[str, Reader]]] = {
             "account": _text,
             "history": _folder,
             "repeats": _whole(1, 10),
+            "sweep": _seconds,
+            "age": _seconds,
+            "out": _folder,
+            "command": _command,
         },
     ),
 }
