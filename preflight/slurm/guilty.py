@@ -1,0 +1,103 @@
+"""Which nodes the findings of a run are reason enough to drain (pure).
+
+Only what was seen to be bad (FAIL), pinned on a part that lies in one node, surely or likely. A fault of the plan, of the placement, of the environment, of a path, a leaf, a rail or a slot of many nodes is no node's;
+what a node lacks for one plan, or what only says that preflight itself did not get on, is no fault of its hardware.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from preflight.model.evidence import Evidence
+from preflight.model.finding import Finding, Part, Verdict
+
+ALIKE = 4  # DESIGN.md section 6: everything slow alike over four nodes or more is the environment
+# kinds of parts that may lie in one node; "switch": the NVSwitch of its own board; "link": between its own GPUs, or from one of them to its board
+IN_NODES = frozenset({"node", "gpu", "nic", "link", "switch"})
+# what a plan asks of a node, or an agent that doesn't answer: nobody's hardware
+NEVER = frozenset({"gpu_count", "gpu_per_rank", "group_uniform", "equal_workers", "ranks_match", "reachable"})
+# evidence of the part itself, which many others with the same don't excuse
+HARD = frozenset(
+    {
+        "counter_growth",
+        "data_correct",
+        "ecc_errors",
+        "gpu_census",
+        "gpus_answer",
+        "nvswitch_errors",
+        "recovery_action",
+        "retired_pages",
+        "row_remap",
+        "xid",
+    }
+)
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def guilty_nodes(
+    findings: Iterable[Finding], evidence: Evidence, *, alike: int = ALIKE
+) -> dict[str, tuple[Finding, ...]]:
+    """The nodes to drain, each with the findings that it is to be drained for, in the order given.
+
+    A check that finds all nodes guilty, `alike` or more of them, has found the environment, unless it goes by hard evidence of each part.
+    """
+    known = known_nodes(evidence)
+    guilty: dict[str, list[Finding]] = {}
+    for finding in findings:
+        node = guilty_node(finding, known)
+        if node is not None:
+            guilty.setdefault(node, []).append(finding)
+    excused = _of_all(guilty, known) if len(known) >= alike else set()
+    left = {node: tuple(each for each in mine if each.check not in excused) for node, mine in guilty.items()}
+    return {node: mine for node, mine in left.items() if mine}
+
+
+def known_nodes(evidence: Evidence) -> tuple[str, ...]:
+    """The names of all nodes that the run knows of."""
+    names: list[str] = []
+    if evidence.inventory is not None:
+        names += [node.name for node in evidence.inventory.nodes]
+    if evidence.plan is not None:
+        names += evidence.plan.placement.nodes
+    if evidence.localisation is not None:
+        names += evidence.localisation.ends.nodes
+    return tuple(dict.fromkeys(names))
+
+
+def guilty_node(finding: Finding, known: Sequence[str]) -> str | None:
+    """The one node that this finding would be reason enough to drain; None: none."""
+    part = finding.blames
+    if finding.verdict is not Verdict.FAIL or part is None or part.confidence == "possible":
+        return None
+    if part.kind not in IN_NODES or finding.check in NEVER:
+        return None
+    return node_of(part, known)
+
+
+def node_of(part: Part, known: Sequence[str]) -> str | None:
+    """The node that a part lies in, by its name ("n3 GPU 2 (GPU-...)", "NIC of n3 GPU 2", "n3 mlx5_0"); None: it lies in several, or in none that is known."""
+    if part.kind == "node":
+        return part.name if part.name in known else None
+    ends = part.name.split(" to ")
+    if len(ends) > 1:  # the far end of a link may be on a node that is not known
+        named = [_leading(end, known) for end in ends]
+    else:
+        named = [word for word in _WORD.findall(part.name) if word in known]
+        if _leading(part.name, known) is not None:
+            named = named[:1] + [name for name in named[1:] if not name.isdigit()]  # "3 GPU 2": the 2 is no node
+        elif part.kind in {"link", "switch"}:
+            return None
+    return named[0] if named and named[0] is not None and len(set(named)) == 1 else None
+
+
+def _leading(text: str, known: Sequence[str]) -> str | None:
+    """The node that the name begins with, "NIC of" aside."""
+    match = _WORD.match(text.removeprefix("NIC of "))
+    return match[0] if match and match[0] in known else None
+
+
+def _of_all(guilty: dict[str, list[Finding]], known: Sequence[str]) -> set[str]:
+    """The checks that find every node guilty, hard evidence aside."""
+    if set(guilty) != set(known):
+        return set()
+    common = set.intersection(*({finding.check for finding in mine} for mine in guilty.values()))
+    return common - HARD
