@@ -3,8 +3,8 @@
 Without the file everything is as the defaults here say, and nothing is enforced. On the prolog path: imports nothing heavy. A file that root would obey and others can write to is refused.
 """
 
-import difflib
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ Nobody = Literal["hold", "warn"]
 
 class AgentSite(Noun, frozen=True, kw_only=True):
     """The resident agent. `address` None: told by `interface`, or else the node's own address. `users`: who may ask for work beside root and the agent's own user (munge). `munge_socket`: munged's, None: its default.
-    `worker_command`: what starts workers, in an environment with the site's torch and NCCL; None: the agent's own Python. `first_port`, `last_port`: of agents that srun starts, and of rendezvous; None: any.
+    `worker_command`: what starts workers, in an environment with the site's torch and NCCL; None: the agent's own Python. `worker_environment`: its variables beside a few of the agent's. `first_port`, `last_port`: of agents that srun starts, and of rendezvous; None: any.
     """
 
     port: int = AGENT_PORT
@@ -35,6 +35,7 @@ class AgentSite(Noun, frozen=True, kw_only=True):
     users: tuple[str, ...] = ()
     munge_socket: str | None = None
     worker_command: tuple[str, ...] | None = None
+    worker_environment: tuple[str, ...] = ()
     worker_user: str | None = None
     first_port: int | None = None
     last_port: int | None = None
@@ -154,6 +155,8 @@ def _refuse_unknown(
 ) -> None:
     for name in given:
         if name not in known:
+            import difflib  # only here: a prolog reads this file
+
             near = difflib.get_close_matches(name[:100], known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             shown = f"{parent}.{name}" if parent else name
@@ -228,6 +231,13 @@ def _command(value: object) -> tuple[str, ...]:
     return words
 
 
+def _assignments(value: object) -> tuple[str, ...]:
+    words = _texts(value)
+    if any(re.match(r"[A-Za-z_][A-Za-z0-9_]*=", word) is None for word in words):
+        raise ValueError('a list of variables such as ["NCCL_SOCKET_IFNAME=eth0"]')
+    return words
+
+
 def _whole(low: int, high: int) -> Reader:
     def read(value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
@@ -264,6 +274,7 @@ SECTIONS: dict[str, tuple[type[Any], dict[str, Reader]]] = {
             "users": _texts,
             "munge_socket": _folder,
             "worker_command": _command,
+            "worker_environment": _assignments,
             "worker_user": _text,
             "first_port": _PORT,
             "last_port": _PORT,
