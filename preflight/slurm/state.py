@@ -1,7 +1,4 @@
-"""The state folder: reports, verdicts and locks of root's. Nothing in it is believed, followed or overwritten unless it is root's own (or of the user that we run as).
-
-A file is written without a name and linked into place, so that not even kill -9 leaves half a file behind; where the file system can't do that, beside the target.
-"""
+"""The state folder: reports, verdicts and locks of root's. Nothing in it is believed, followed or overwritten unless it is root's own (or of the user that we run as)."""
 
 import contextlib
 import os
@@ -11,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from preflight.errors import WorldError
+from preflight.slurm.files import PARTIAL, write_whole
 
 MAX_BYTES = 16 * 2**20  # a report on a node of 16 GPUs has some 200 kB
-PARTIAL = ".preflight-new."  # begins the name of a file that is not whole yet, for an instant
 PARTIAL_AGE_S = 60.0
 
 
@@ -109,34 +106,6 @@ class StateFolder:
             os.close(fd)
 
 
-def write_whole(folder_fd: int, name: str, data: bytes, mode: int) -> None:
-    """The file in that folder, replaced in one step. Raises OSError; then the old file stays, and nothing is left beside it."""
-    partial = f"{PARTIAL}{os.getpid()}.{name}"
-    here = f"/proc/self/fd/{folder_fd}"
-    try:
-        fd = os.open(here, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    except OSError:  # NFS, and overlays of old kernels
-        fd, linked = (
-            os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=folder_fd),
-            True,
-        )
-    else:
-        linked = False
-    try:
-        try:
-            _write_all(fd, data)
-            os.fchmod(fd, mode)
-            if not linked:
-                os.link(f"/proc/self/fd/{fd}", partial, dst_dir_fd=folder_fd, follow_symlinks=True)
-        finally:
-            os.close(fd)
-        os.rename(partial, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(partial, dir_fd=folder_fd)
-        raise
-
-
 def refuse_foreign(status: os.stat_result, shown: str, is_kind: object = None) -> None:
     """Raises WorldError unless this is root's or our own, of the wanted kind (a function of stat), and nobody else can write to it."""
     if callable(is_kind) and not is_kind(status.st_mode):
@@ -161,12 +130,6 @@ def _open_folder(path: Path) -> int:
         os.close(fd)
         raise
     return fd
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]
 
 
 def _mtime(entry: "os.DirEntry[str]") -> float:
