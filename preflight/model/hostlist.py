@@ -1,4 +1,4 @@
-"""Folded node names: ("n1", "n2", "n3", "n7") <-> "n[1-3,7]", the way Slurm and ClusterShell print them."""
+"""Folded node names: ("n1", "n2", "n3", "n7") <-> "n[1-3,7]". `unfold` reads them as Slurm does, `fold` writes them for people, `fold_for_slurm` for Slurm's programs."""
 
 import re
 from collections import defaultdict
@@ -7,12 +7,14 @@ from collections.abc import Iterable
 MANY_NAMES = 1024  # from here on a look at the usual case pays
 MAX_DIGITS = 18  # of a number; Python refuses to convert a few thousand
 MAX_NODES = 2**20  # far above any cluster; a slip of the pen must not fill the memory
+MAX_SLURM_RANGE = 2**16  # what Slurm 22.05 reads of one range; it refuses a longer one
 
 _NUMBER = re.compile(r"^(.*?)([0-9]+)([^0-9]*)$")  # the last number of a name
 
 
 def fold(names: Iterable[str]) -> str:
-    """Node names as a short list, by the last number of each name; the width of zero-padded numbers is kept.
+    """Node names as a short list, by the last number of each name; the width of zero-padded numbers is kept. For people: in the order of the text, each name once,
+    and with suffixes after a bracket, which Slurm refuses.
 
     >>> fold(["n01", "n02", "n03", "login"])
     'login,n[01-03]'
@@ -85,11 +87,65 @@ def _fold_one(prefix: str, width: int, numbers: set[int], suffix: str = "") -> s
     return f"{prefix}[{','.join(parts)}]{suffix}"
 
 
+def fold_for_slurm(names: Iterable[str]) -> str:
+    """Node names as a list for Slurm's programs, which read just these names from it, in this order, one given twice too; as `scontrol show hostlist` prints it.
+
+    Only neighbours are folded, by a number at the end of their names: "n1-ib,n2-ib" stays so.
+
+    >>> fold_for_slurm(["n9", "n10", "n11", "login", "n01"])
+    'n[9-11],login,n01'
+    """
+    families: list[tuple[str, list[_Run]]] = []  # neighbours that differ in their last numbers only
+    for name in names:
+        prefix = name.rstrip("0123456789")
+        digits = name[len(prefix) :]
+        if not 0 < len(digits) <= MAX_DIGITS:
+            families.append((name, []))
+        elif not families or families[-1][0] != prefix or not families[-1][1]:
+            families.append((prefix, [_Run(digits)]))
+        elif not families[-1][1][-1].takes(digits):
+            families[-1][1].append(_Run(digits))
+    return ",".join(_one_family(prefix, runs) for prefix, runs in families)
+
+
+class _Run:
+    """Numbers that follow each other, all written with one width: 8, 9, 10 with 1, or 08, 09, 10 with 2."""
+
+    def __init__(self, digits: str) -> None:
+        self.first = self.last = int(digits)
+        self.width = len(digits)
+
+    def takes(self, digits: str) -> bool:
+        """Whether the number is the next one, and a common width writes it and the first as they are; then it belongs to the run."""
+        number = int(digits)
+        if number != self.last + 1 or number - self.first >= MAX_SLURM_RANGE:
+            return False
+        if len(digits) != self.width and len(str(number)) != len(digits):  # padded, to another width than the run's
+            return False
+        if len(digits) < self.width or (len(digits) > self.width and len(str(self.first)) != self.width):
+            return False
+        self.last = number
+        return True
+
+    def text(self) -> str:
+        first, last = f"{self.first:0{self.width}d}", f"{self.last:0{self.width}d}"
+        return first if self.first == self.last else f"{first}-{last}"
+
+
+def _one_family(prefix: str, runs: list[_Run]) -> str:
+    texts = ",".join(run.text() for run in runs)
+    return prefix + texts if len(runs) < 2 and "-" not in texts else f"{prefix}[{texts}]"
+
+
 def unfold(text: str) -> list[str]:
     """The names that a folded list stands for, in its order: "n[01-03],login" -> n01, n02, n03, login. A name given twice is there twice.
 
-    As Slurm reads it: the first number of a range gives the width ("n[8-10]" -> n8, n9, n10; "n[08-10]" -> n08, n09, n10), and of several brackets the last counts
-    fastest. Other than there, a name may go on after a bracket ("r[1-2]n[1-2]-ib"). Raises ValueError.
+    As Slurm reads it: the first number of a range gives the width ("n[8-10]" -> n8, n9, n10; "n[08-10]" -> n08, n09, n10); of several brackets the last counts
+    fastest, then the first, the second and so on ("r[1-2]c[1-2]n[1-2]" -> r1c1n1, r1c1n2, r2c1n1, r2c1n2, r1c2n1, ...: the order of ranks hangs on it).
+
+    Other than there, a name may go on after a bracket ("r[1-2]n[1-2]-ib"), a range may be longer than 65536, and what looks like a slip of the pen is refused, where
+    Slurm makes something of it: white space inside a name ("n1 n2", "n[1 -2]"), a bracket left open, a range without an end ("n[1-]"), a number of more than 18 digits
+    in a bracket. Raises ValueError.
     """
     names: list[str] = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\]?)+", text):
@@ -109,11 +165,14 @@ def _unfold_one(part: str) -> list[str]:
     if any(set("[] \t") & set(text) for text in texts):
         raise ValueError(f"{part[:60]!r} is not a node name or a list such as n[01-08]")
     names = texts[:1]
-    for ranges, text in zip(brackets, texts[1:], strict=True):
+    for place, (ranges, text) in enumerate(zip(brackets, texts[1:], strict=True), 1):
         numbers = _numbers(ranges, part)
         if len(names) * len(numbers) > MAX_NODES:
             raise ValueError(f"{part[:60]!r} names more than {MAX_NODES} nodes")
-        names = [name + number + text for name in names for number in numbers]
+        if place == len(brackets):
+            names = [name + number + text for name in names for number in numbers]
+        else:
+            names = [name + number + text for number in numbers for name in names]
     return names
 
 

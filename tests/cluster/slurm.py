@@ -40,13 +40,14 @@ PrologFlags=Alloc
 PrologEpilogTimeout=30
 TopologyPlugin=topology/tree
 """
-# Slurm gives a program none of this, a site's machine would: where the driver's library is, which differs from node to node only here
+# Slurm gives a program none of this, a site's machine would: where the driver's library is, and Slurm's file, which 22.05 names to the node's prolog alone
 _ON_A_NODE = """#!/bin/sh
+export SLURM_CONF="{folder}/slurm.conf"
 export LD_LIBRARY_PATH="{folder}/nodes/$SLURMD_NODENAME/nvml" PREFLIGHT_CONFIG="{folder}/nodes/$SLURMD_NODENAME/preflight.toml"
 exec {program}
 """
 _AT_THE_HEAD = """#!/bin/sh
-export PREFLIGHT_CONFIG="{folder}/head/preflight.toml"
+export SLURM_CONF="{folder}/slurm.conf" PREFLIGHT_CONFIG="{folder}/head/preflight.toml"
 exec {program}
 """
 
