@@ -252,9 +252,9 @@ _OF_NO_RANK = {
         "look at the agent's log on that node; a version other than the coordinator's does this",
     ),
     "agent_refused": (
-        "the agent does not take our signature",
-        "an agent with our key and name",
-        "give --key-file the key that the agent has, and --hosts the name that it calls itself: name=address:port",
+        "the agent was not asked, or does not take our credential",
+        "an agent that knows us, under the name that it calls itself",
+        "shared key: give --key-file the key that the agent has. munge: munged must run on both nodes, with one key and the same time. --hosts takes name=address:port",
     ),
     "budget_ended": (
         "the budget ended while an answer was due",

@@ -27,6 +27,8 @@ AT_ONCE = 8  # programs under way: munged has two threads
 MAX_OUTPUT_BYTES = 8192  # a credential of ours has 600 bytes, the metadata 300
 TTL_S = int(MAX_SKEW_S)  # the same clocks are good enough for both kinds of credential
 
+CIPHER = "aes128"  # munged's own default; a site may have another one, or none
+
 _CREDENTIAL = re.compile(r"MUNGE:[A-Za-z0-9+/=]{1,3000}:")
 _FIELD = re.compile(r"([A-Z_]+):\s*([0-9]+)")
 _NO_SOCKET = 6
@@ -67,7 +69,7 @@ class MungeTools:
 
     async def encode(self, payload: bytes, *, uid: int, deadline_s: float = DEADLINE_S) -> str:
         """A credential that only this uid can decode, for a minute. Raises MungeError."""
-        words = ("--restrict-uid", str(uid), "--ttl", str(TTL_S))
+        words = ("--restrict-uid", str(uid), "--ttl", str(TTL_S), "--cipher", CIPHER)
         said = await self._in_turn("munge", words, payload, deadline_s)
         credential = said.output.decode("ascii", "replace").strip()
         if said.code or _CREDENTIAL.fullmatch(credential) is None:
@@ -86,6 +88,8 @@ class MungeTools:
             raise Denied(_refusal(said.code, fields))
         if "UID" not in fields or fields.get("LENGTH") != len(said.output):
             raise Denied("unmunge tells no uid, or another length than that of the payload")
+        if fields.get("CIPHER", 0) == 0:
+            raise Denied("the credential is not encrypted")
         return Decoded(uid=fields["UID"], restricted_to=fields.get("UID_RESTRICTION"), payload=said.output)
 
     def program(self, name: str) -> str:
@@ -164,6 +168,14 @@ class MungeGate:
     ) -> None:
         self.users = users | {0, os.geteuid()}
         self.tools = MungeTools(socket, bin_dir)
+
+    async def trouble(self) -> str | None:
+        """What keeps munge from working on this node now: for the agent's log, when it starts. None: nothing."""
+        try:
+            await self.tools.decode(await self.tools.encode(b"", uid=os.geteuid()))
+        except (MungeError, Denied) as error:
+            return str(error)
+        return None
 
 
 def _trouble(name: str, said: _Said) -> str:
