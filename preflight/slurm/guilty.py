@@ -38,15 +38,19 @@ def guilty_nodes(
 ) -> dict[str, tuple[Finding, ...]]:
     """The nodes to drain, each with the findings that it is to be drained for, in the order given.
 
-    A check that finds all nodes guilty, `alike` or more of them, has found the environment, unless it goes by hard evidence of each part.
+    A check that finds all nodes that could be judged guilty, `alike` or more of them, has found the environment, unless it goes by hard evidence of each part.
     """
     known = known_nodes(evidence)
     guilty: dict[str, list[Finding]] = {}
+    silent: set[str | None] = set()  # of these nothing else could be found
     for finding in findings:
         node = guilty_node(finding, known)
         if node is not None:
             guilty.setdefault(node, []).append(finding)
-    excused = _of_all(guilty, known) if len(known) >= alike else set()
+        elif finding.check == "reachable" and finding.blames is not None:
+            silent.add(node_of(finding.blames, known))
+    judged = {node for node in known if node not in silent}
+    excused = _of_all(guilty, judged) if len(judged) >= alike else set()
     left = {node: tuple(each for each in mine if each.check not in excused) for node, mine in guilty.items()}
     return {node: mine for node, mine in left.items() if mine}
 
@@ -95,9 +99,8 @@ def _leading(text: str, known: Sequence[str]) -> str | None:
     return match[0] if match and match[0] in known else None
 
 
-def _of_all(guilty: dict[str, list[Finding]], known: Sequence[str]) -> set[str]:
+def _of_all(guilty: dict[str, list[Finding]], judged: set[str]) -> set[str]:
     """The checks that find every node guilty, hard evidence aside."""
-    if set(guilty) != set(known):
+    if not judged <= set(guilty):
         return set()
-    common = set.intersection(*({finding.check for finding in mine} for mine in guilty.values()))
-    return common - HARD
+    return set.intersection(*({finding.check for finding in guilty[node]} for node in judged)) - HARD
