@@ -69,14 +69,14 @@ class SlurmSite(Noun, frozen=True, kw_only=True):
 
 
 class Brake(Noun, frozen=True, kw_only=True):
-    """How much may be drained for the same reason: at most `nodes` nodes, and at most `percent` of a partition (of one node at least), within `period_s`. `settle_s`: how long a node waits
-    after it announced its reason until it looks who else did; `jitter_s`: it announces up to so much later. `alike`: from so many nodes with the same performance verdict on, all of a job's, it is the environment.
+    """How much may be drained for the same reason: at most `nodes` nodes, and at most `percent` of a partition (of one node at least), within `period_s`. `settle_s`: how long
+    one waits at most for others who want to drain at the same moment, then it drains nothing; `jitter_s`: it announces itself up to so much later. `alike`: from so many nodes with the same performance verdict on, all of a job's, it is the environment.
     """
 
     nodes: int = 3
     percent: float = 5.0
     period_s: float = 3600.0
-    settle_s: float = 1.0
+    settle_s: float = 3.0
     jitter_s: float = 0.5
     alike: int = 4
 
