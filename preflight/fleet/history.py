@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 
 from preflight.fleet.history_file import OF_A_RUN, reading, writing
-from preflight.fleet.history_nouns import Figure, FindingLine, NodeStory, NodeVerdict, RunLine
-from preflight.fleet.history_rows import Pair, figures_of, members_of, node_pairs, pair_name
 from preflight.model import Evidence, Plan, Report, Verdict, from_json
 from preflight.model.baseline import PAIR, Place
 from preflight.model.evidence import Baseline, BaselineEntry
+from preflight.model.history import Figure, FindingLine, NodeStory, NodeVerdict, RunLine
+from preflight.model.history_rows import Pair, figures_of, members_of, node_pairs, pair_name
 
 KEEP_S = 180 * 86400.0
 MAX_ROWS = 2_000_000  # figures and findings together; some 100 bytes each

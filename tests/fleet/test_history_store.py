@@ -14,9 +14,9 @@ import pytest
 from preflight.errors import ConfigError, WorldError
 from preflight.fleet import history_file
 from preflight.fleet.history import History
-from preflight.fleet.history_nouns import NodeVerdict
 from preflight.model import Environment, Failure, Finding, Measurement, Report, Settings, Verdict
 from preflight.model.baseline import baseline_of
+from preflight.model.history import NodeVerdict
 from tests.builders import make_evidence, make_measurement, make_plan, make_probe
 
 NODES = ("a1", "a2")

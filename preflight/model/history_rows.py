@@ -4,10 +4,12 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from preflight.model import Evidence, Measurement, Plan
 from preflight.model.bandwidth import Collective
 from preflight.model.baseline import PAIR, Place, places_of, rates_of
+from preflight.model.evidence import Evidence
 from preflight.model.expected_rate import Expectations
+from preflight.model.measurement import Measurement
+from preflight.model.plan import Plan
 
 MAX_MEMBERS = 1000  # letters
 Pair = tuple[str, str]  # two nodes, in the order of their names

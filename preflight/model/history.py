@@ -1,8 +1,7 @@
 """What the history tells: runs, findings, figures and verdicts of nodes, as they were kept."""
 
-from preflight.model import Verdict
 from preflight.model.base import Noun
-from preflight.model.finding import Answer, PartKind
+from preflight.model.finding import Answer, PartKind, Verdict
 
 
 class NodeVerdict(Noun, frozen=True, kw_only=True):
