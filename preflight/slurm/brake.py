@@ -201,7 +201,7 @@ def _settle(
             )
         if not plan.waiting or waited_s > brake.settle_s:
             decided = _decided(plan.sure, names, view, check, brake)
-            return Decision(*list(decided)[:3], {name: left[name] for name in plan.sure})
+            return decided.replace(claims={name: left[name] for name in plan.sure})
         time.sleep(random.uniform(pause_s / 2, pause_s))
         pause_s = min(1.5 * pause_s, POLL_S[1])
 

@@ -47,12 +47,11 @@ def drain(slurm: Slurm, names: Sequence[str], reason: str, site: Site, *, partit
         return Drained(failed=names, text=f"{fold(names)} not drained: {error}")
     sorted_out = {name: _standing(nodes.get(name)) for name in names}
     free = tuple(name for name, standing in sorted_out.items() if standing == "free")
-    result = Drained(
-        **{
-            standing: tuple(name for name, each in sorted_out.items() if each == standing)
-            for standing in ("kept", "foreign", "absent")
-        }
+    kept, foreign, absent = (
+        tuple(name for name, each in sorted_out.items() if each == standing)
+        for standing in ("kept", "foreign", "absent")
     )
+    result = Drained(kept=kept, foreign=foreign, absent=absent)
     if site.slurm.enforce:
         _worsen(slurm, [nodes[name] for name in result.kept], reason)
     if free:

@@ -81,16 +81,16 @@ def node_of(part: Part, known: Sequence[str]) -> str | None:
     """The node that a part lies in, by its name ("n3 GPU 2 (GPU-...)", "NIC of n3 GPU 2", "n3 mlx5_0"); None: it lies in several, or in none that is known."""
     if part.kind == "node":
         return part.name if part.name in known else None
+    leading = _leading(part.name, known)
     ends = part.name.split(" to ")
     if len(ends) > 1:  # the far end of a link may be on a node that is not known
-        named = [_leading(end, known) for end in ends]
-    else:
-        named = [word for word in _WORD.findall(part.name) if word in known]
-        if _leading(part.name, known) is not None:
-            named = named[:1] + [name for name in named[1:] if not name.isdigit()]  # "3 GPU 2": the 2 is no node
-        elif part.kind in {"link", "switch"}:
-            return None
-    return named[0] if named and named[0] is not None and len(set(named)) == 1 else None
+        return leading if {_leading(end, known) for end in ends} == {leading} else None
+    if leading is None and part.kind in {"link", "switch"}:
+        return None
+    named = {word for word in _WORD.findall(part.name) if word in known and not word.isdigit()}
+    if leading is not None:
+        named.add(leading)  # "3 GPU 2": the 3 is a node, the 2 is none
+    return named.pop() if len(named) == 1 else None
 
 
 def _leading(text: str, known: Sequence[str]) -> str | None:

@@ -98,7 +98,7 @@ def _gpu_numbers(record: str) -> dict[str, tuple[int, ...]] | None:
 
 def _indices(text: str) -> list[int]:
     """The numbers of a list: "0-2,5" -> 0, 1, 2, 5. "N/A": the number is not known. Raises ValueError."""
-    numbers = []
+    numbers: list[int] = []
     for piece in text.split(","):
         first, _, last = piece.partition("-")
         if max(len(first), len(last)) > MAX_DIGITS or not 0 <= int(first) <= int(last or first) < MAX_GPUS:
