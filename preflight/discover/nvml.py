@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from preflight.discover.nvml_device import Device, Facts, describe, text_or_none
 from preflight.discover.nvml_gpu import read_gpu
-from preflight.discover.nvml_load import read_clocks
+from preflight.discover.nvml_load import read_what_changes
 from preflight.discover.nvml_pairs import read_peers
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ def read_gpus() -> "NvmlReading":
     return complete(msgspec.convert(read_facts(), NvmlReading))
 
 
-def read_facts(tell: "Callable[[str], object]" = str, *, only_clocks: bool = False) -> Facts:
-    """A reading as plain data: what becomes an NvmlReading. Doesn't raise for what NVML says. `tell` hears what is asked next, as in "GPU 3". `only_clocks`: of each GPU its
-    UUID and clocks alone.
+def read_facts(tell: "Callable[[str], object]" = str, *, only_load: bool = False) -> Facts:
+    """A reading as plain data: what becomes an NvmlReading. Doesn't raise for what NVML says. `tell` hears what is asked next, as in "GPU 3". `only_load`: of each GPU its
+    UUID, clocks and processes alone.
     """
     try:
         import pynvml
@@ -44,7 +44,7 @@ def read_facts(tell: "Callable[[str], object]" = str, *, only_clocks: bool = Fal
     except pynvml.NVMLError as error:
         return _failed_start(pynvml, error)
     try:
-        return _read_clocks(pynvml, tell) if only_clocks else _read_all(pynvml, tell)
+        return _read_loads(pynvml, tell) if only_load else _read_all(pynvml, tell)
     except pynvml.NVMLError as error:
         return _unread(f"NVML can't count the GPUs: {describe(pynvml, error)[1]}")
     finally:
@@ -103,7 +103,7 @@ def _read_all(nvml: ModuleType, tell: "Callable[[str], object]") -> Facts:
     }
 
 
-def _read_clocks(nvml: ModuleType, tell: "Callable[[str], object]") -> Facts:
+def _read_loads(nvml: ModuleType, tell: "Callable[[str], object]") -> Facts:
     count = nvml.nvmlDeviceGetCount()
     if count > MAX_GPUS:
         return _unread(f"NVML counts {count} GPUs, which no node has")
@@ -113,7 +113,7 @@ def _read_clocks(nvml: ModuleType, tell: "Callable[[str], object]") -> Facts:
         device = _open(nvml, index)
         if not device.gone:
             uuid = text_or_none(device.ask("nvmlDeviceGetUUID", field="uuid"))
-            gpus.append({"index": index, "uuid": uuid, "clocks": read_clocks(device)})
+            gpus.append({"index": index, "uuid": uuid, **read_what_changes(device)})
     return {"gpus": gpus}
 
 

@@ -12,7 +12,7 @@ PROGRESS = "preflight asks "  # begins a line on stderr: if no answer comes, the
 MAX_MEMORY_BYTES = 2**30  # of its own, not of files and devices that are mapped; it takes some 30 MB
 
 
-def main(parent_pid: int, *, only_clocks: bool = False) -> None:
+def main(parent_pid: int, *, only_load: bool = False) -> None:
     """Read, write the answer to the pipe that was stdout, and leave without any exit handler of a library."""
     _die_with(parent_pid)
     _limit_memory()
@@ -23,7 +23,7 @@ def main(parent_pid: int, *, only_clocks: bool = False) -> None:
 
     from preflight.discover.nvml import read_facts
 
-    options = {"only_clocks": True} if only_clocks else {}
+    options = {"only_load": True} if only_load else {}
     facts = read_facts(lambda what: os.write(2, f"{PROGRESS}{what}\n".encode()), **options)
     import json  # after the driver was asked: what it needs is there by then
 

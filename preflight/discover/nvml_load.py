@@ -42,13 +42,14 @@ def read_load(device: Device, told: dict[int, Any]) -> Facts:
     }
 
 
-def read_clocks(device: Device) -> Facts | None:
-    """What changes from second to second: clocks now, and what holds them down."""
-    return known(
+def read_what_changes(device: Device) -> Facts:
+    """What changes from second to second: clocks now, what holds them down, and who is on the GPU."""
+    clocks = known(
         sm_mhz=device.ask("nvmlDeviceGetClockInfo", _SM_CLOCK, field="clocks", part="sm_mhz"),
         memory_mhz=device.ask("nvmlDeviceGetClockInfo", _MEMORY_CLOCK, field="clocks", part="memory_mhz"),
         throttle_reasons=_throttle_reasons(device),
     )
+    return {"clocks": clocks, "processes": _processes(device)}
 
 
 def _clocks(device: Device, told: dict[int, Any]) -> Facts | None:

@@ -46,11 +46,11 @@ class Killable(Protocol):
         """The exit code; raises subprocess.TimeoutExpired."""
 
 
-def child_command(*, only_clocks: bool = False) -> tuple[str, ...]:
-    """Our own child, importing from exactly where this process does, and from our own place last, which only an import hook may know. `only_clocks`: it reads nothing else."""
+def child_command(*, only_load: bool = False) -> tuple[str, ...]:
+    """Our own child, importing from exactly where this process does, and from our own place last, which only an import hook may know. `only_load`: it reads nothing else."""
     ours = os.fspath(Path(__file__).parents[2])
     paths = dict.fromkeys([*filter(None, sys.path), ours])
-    bootstrap = _BOOTSTRAP.replace("main(parent)", "main(parent, only_clocks=True)") if only_clocks else _BOOTSTRAP
+    bootstrap = _BOOTSTRAP.replace("main(parent)", "main(parent, only_load=True)") if only_load else _BOOTSTRAP
     return (sys.executable, "-I", "-S", "-c", bootstrap, str(os.getpid()), *paths)
 
 

@@ -11,30 +11,36 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from preflight.discover.node import discover_node
-from preflight.errors import AgentBusy, PreflightError
+from preflight.errors import AgentBusy, PreflightError, WorldError
 from preflight.fleet import api
 from preflight.fleet.auth import SIGNATURE_HEADER, Denied, sign_reply
 from preflight.fleet.credential import Gate, refuse_open
+from preflight.fleet.launch import Launch
 from preflight.fleet.munge import MungeGate
+from preflight.fleet.munge_users import slurm_user
 from preflight.fleet.server import MAX_CONNECTIONS, RECEIVE_S, Server, bind
 from preflight.fleet.threads import in_daemon_thread
 from preflight.fleet.workers import Pool
 
+MAX_READINGS = 8  # at once: each has children that take some 50 MB
+END_S = 3.5  # for ending workers: SIGKILL takes milliseconds, or for ever
 HUNG_UP_S = 5.0  # a coordinator that hangs up in the middle of a request, and comes back, does so at once
 LEASE_S = 60.0  # without any request for so long, and none under way, the coordinator is gone
 
+KeepVerdict = Callable[[api.VerdictRequest], None]  # raises WorldError
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How an agent serves. `address`: where it listens and what peers reach its workers under. `user`: who the workers become.
+    """How an agent serves. `address`: where it listens and what peers reach its workers under. `user`: who the workers become. `launch`: what starts them, None: this Python.
 
-    `receive_s`: how long a request's header may take to arrive, and then its body. `max_connections`: one more is refused.
+    `gives_way`: refuse to probe where others are at work, and end when they come. `leave_with_lease`: it was started for one run, and ends with it. `receive_s`: how long a request's header may take to arrive, and then its body. `max_connections`: one more is refused.
     """
 
     name: str
@@ -43,6 +49,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     user: tuple[int, int] | None = None
     lease_s: float = LEASE_S
     leave_with_lease: bool = False
+    launch: Launch | None = None
+    gives_way: bool = False
     receive_s: float = RECEIVE_S
     max_connections: int = MAX_CONNECTIONS
 
@@ -50,19 +58,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 class Agent:
     """One node's agent; `serve` runs it until it is told, or has reason, to leave."""
 
-    def __init__(self, settings: Settings, key: bytes | None, munge: MungeGate | None = None) -> None:
-        """Raises UsageError if there is neither a key nor munge to tell who may ask."""
+    def __init__(
+        self,
+        settings: Settings,
+        key: bytes | None,
+        munge: MungeGate | None = None,
+        keep_verdict: KeepVerdict | None = None,
+    ) -> None:
+        """Raises UsageError if there is neither a key nor munge to tell who may ask. `keep_verdict`: where verdicts of this node go, None: nowhere."""
         refuse_open(key, munge)
         self.settings = settings
         self.key = key
         self.munge = munge
-        self.pool = Pool(settings.name, settings.address, settings.user)
+        self.keep_verdict = keep_verdict
+        self.pool = Pool(settings.name, settings.address, settings.user, settings.launch, gives_way=settings.gives_way)
+        self.readings = 0  # discoveries under way
         self.leave = asyncio.Event()
         self.last_request = time.monotonic()
         self.under_way = 0
         self.given_up_s: float | None = None
         self.lock = asyncio.Lock()
         self.run_id: str | None = None  # the run that the workers belong to
+        self.gave_way: dict[str, str] = {}  # the run that ended here before its time -> why
         self.gate: Gate | None = None
         app = web.Application(client_max_size=api.MAX_REQUEST_BYTES)
         app.router.add_get("/healthz", self._healthz)
@@ -72,6 +89,7 @@ class Agent:
             ("/v1/store", api.StoreRequest, self._store),
             ("/v1/round", api.RoundRequest, self._round),
             ("/v1/end", api.EndRequest, self._end),
+            ("/v1/verdict", api.VerdictRequest, self._verdict),
         ):
             app.router.add_post(path, self._signed(kind, handler))
         self.server = Server(app, receive_s=settings.receive_s, max_connections=settings.max_connections)
@@ -92,7 +110,7 @@ class Agent:
         finally:
             lease.cancel()
             self.server.close()
-            await self.pool.stop()
+            await asyncio.wait([asyncio.ensure_future(self.pool.stop())], timeout=END_S)
             await self.server.stop()
 
     async def _watch_lease(self) -> None:
@@ -119,6 +137,7 @@ class Agent:
             assert self.gate is not None
             try:
                 claim = await self.gate.check(request.method, request.path, request.headers.get("Authorization"))
+                self._refuse_verdict_of(claim.uid, kind)
             except Denied as denied:
                 return _denied(str(denied))
             self.under_way += 1
@@ -147,8 +166,18 @@ class Agent:
 
         return handle
 
+    def status(self) -> str:
+        """What it does now, in a few words."""
+        return f"{len(self.pool.workers)} workers for run {self.run_id}" if self.run_id else "idle"
+
     async def _discover(self, request: api.DiscoverRequest) -> api.DiscoverReply:
-        node = await in_daemon_thread(lambda: discover_node(self.settings.name, deadline_s=request.deadline_s))
+        if self.readings >= MAX_READINGS:
+            raise AgentBusy(f"reads its node {self.readings} times already")
+        self.readings += 1
+        try:
+            node = await in_daemon_thread(lambda: discover_node(self.settings.name, deadline_s=request.deadline_s))
+        finally:
+            self.readings -= 1
         return api.DiscoverReply(node=node, address=self.settings.address)
 
     async def _start(self, request: api.StartRequest) -> api.StartReply:
@@ -156,7 +185,8 @@ class Agent:
             if self.run_id not in {None, request.run_id}:
                 raise AgentBusy(f"works for run {self.run_id}")
             self.run_id = request.run_id
-            return await self.pool.start(request)
+            with self._giving_way():
+                return await self.pool.start(request)
 
     async def _store(self, request: api.StoreRequest) -> api.StoreReply:
         self._only_for(request.run_id)
@@ -165,9 +195,13 @@ class Agent:
     async def _round(self, request: api.RoundRequest) -> api.RoundReply:
         async with self.lock:
             self._only_for(request.run_id)
-            return await self.pool.run_round(request)
+            with self._giving_way():
+                return await self.pool.run_round(request)
 
     async def _end(self, request: api.EndRequest) -> api.EndReply:
+        if request.leave and self.settings.leave_with_lease and self.run_id in {None, request.run_id}:
+            self.leave.set()  # what runs is ended, and this is answered, before the process ends
+            return api.EndReply()
         self._only_for(request.run_id)
         if request.store_only:
             await self.pool.end_store()
@@ -177,12 +211,33 @@ class Agent:
             self.run_id = None
             return api.EndReply(incidents=incidents)
 
+    async def _verdict(self, request: api.VerdictRequest) -> api.VerdictReply:
+        keep = self.keep_verdict
+        if keep is None:
+            raise WorldError("this agent keeps no verdicts")
+        await in_daemon_thread(lambda: keep(request))
+        return api.VerdictReply()
+
+    def _refuse_verdict_of(self, uid: int | None, kind: type[Any]) -> None:
+        """Who may measure here may not for that have a node drained: verdicts are root's and Slurm's to tell. Raises Denied."""
+        if kind is api.VerdictRequest and uid is not None and uid not in {0, os.geteuid(), slurm_user()}:
+            raise Denied(f"user {uid} may ask for work, but not tell verdicts")
+
+    @contextlib.contextmanager
+    def _giving_way(self) -> Iterator[None]:
+        """A run that must give way is none of ours any more, and is told why when it asks again."""
+        try:
+            yield
+        except AgentBusy as error:
+            self.gave_way = {str(self.run_id): str(error)}
+            self.run_id = None
+            raise
+
     def _only_for(self, run_id: str) -> None:
-        """One run at a time: a second coordinator must neither use nor end the first one's workers. Raises AgentBusy."""
+        """One run at a time: two would share the node's way out and its memory, and each would find a healthy node slow. A second coordinator must neither use nor end the first one's workers. Raises AgentBusy."""
         if self.run_id != run_id:
-            raise AgentBusy(
-                f"works for run {self.run_id}" if self.run_id else f"run {run_id} has no workers here: its lease ended"
-            )
+            none = self.gave_way.get(run_id, f"run {run_id} has no workers here: its lease ended")
+            raise AgentBusy(f"works for run {self.run_id}" if self.run_id else none)
 
 
 def _denied(text: str) -> web.Response:

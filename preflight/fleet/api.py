@@ -7,12 +7,13 @@ from typing import Annotated
 
 import msgspec
 
-from preflight.model import Failure, GpuAround, Incident, Node, Probe, Samples, Strict, Transport
+from preflight.model import Failure, Finding, GpuAround, Incident, Node, Probe, Samples, Strict, Transport, Verdict
 from preflight.model.bandwidth import ALONE
 
 MAX_REQUEST_BYTES = 4 * 2**20  # a round of one node: at most some dozens of probes of MAX_RANKS each
 MAX_REPLY_BYTES = 64 * 2**20
 MAX_WORKERS = 256
+MAX_FINDINGS = 64  # of one node's verdict
 MAX_PROBE_BYTES = 4 * 2**30  # the largest probe is 1 GiB; a worker holds some buffers of that size
 MAX_LOOP_S = 60.0  # probes are timed for some tenths of a second
 MAX_RANKS = 16_384  # of one probe, so that it fits into the packet that a worker gets
@@ -22,6 +23,9 @@ MAX_FLOPS = 2 * 16_384**3  # three matrices of 1 GiB in float32
 Rank = Annotated[int, msgspec.Meta(ge=0, lt=2**20)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
 Name = Annotated[str, msgspec.Meta(max_length=253, pattern=r"^[!-~]+\Z")]
+JobId = Annotated[
+    str, msgspec.Meta(pattern=r"^[0-9]{1,10}\Z")
+]  # a number of Slurm's, also of an array's task or a part of a heterogeneous job
 
 
 class DiscoverRequest(Strict, frozen=True, kw_only=True):
@@ -45,11 +49,12 @@ class WorkerSpec(Strict, frozen=True, kw_only=True):
 
 
 class StartRequest(Strict, frozen=True, kw_only=True):
-    """Start these workers, in place of all that run."""
+    """Start these workers, in place of all that run. `job`: the Slurm job that the run is for, None: for none; an agent that gives way to jobs doesn't give way to that one."""
 
     run_id: Name
     workers: Annotated[tuple[WorkerSpec, ...], msgspec.Meta(max_length=MAX_WORKERS)]
     deadline_s: Seconds
+    job: JobId | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError if a rank stands there twice."""
@@ -128,16 +133,31 @@ class RoundReply(Strict, frozen=True, kw_only=True):
 
 
 class EndRequest(Strict, frozen=True, kw_only=True):
-    """Stop all workers of the run, or its rendezvous server only."""
+    """Stop all workers of the run, or its rendezvous server only. `leave`: an agent that was started for one run shall end now, and need not wait for its lease to end; a resident one stays."""
 
     run_id: Name
     store_only: bool = False
+    leave: bool = False
 
 
 class EndReply(Strict, frozen=True, kw_only=True):
     """What could not be stopped."""
 
     incidents: tuple[Incident, ...] = ()
+
+
+class VerdictRequest(Strict, frozen=True, kw_only=True):
+    """Keep this verdict of your node for the prologs to come, in the place of an older one. FAIL only where the run pinned it on this very node. Where it is kept, and of which boot it is, the agent says."""
+
+    run_id: Name
+    verdict: Verdict
+    findings: Annotated[tuple[Finding, ...], msgspec.Meta(max_length=MAX_FINDINGS)] = ()
+    age_s: Annotated[float, msgspec.Meta(gt=0, le=30 * 86400)]
+    drained: bool = False
+
+
+class VerdictReply(Strict, frozen=True, kw_only=True):
+    """It is kept."""
 
 
 def _refuse_doubles(ranks: list[int]) -> None:

@@ -29,7 +29,9 @@ async def start_workers(state: RunState) -> None:
     calls = (
         state.clients[node].call_watched(
             "/v1/start",
-            api.StartRequest(run_id=state.request.run_id, workers=tuple(specs), deadline_s=deadline_s),
+            api.StartRequest(
+                run_id=state.request.run_id, workers=tuple(specs), deadline_s=deadline_s, job=state.request.slurm_job
+            ),
             api.StartReply,
             deadline_s + 4,
         )

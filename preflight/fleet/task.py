@@ -17,7 +17,7 @@ Progress = Callable[[str, float, float], None]  # phase, seconds of work done, s
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One run. `per_node`: ranks on each node, None: as many as it has usable GPUs, or as the plan file says. `key`: what agents know us by. `memory`: the state that scans go on from, None: none.
 
-    `placement`: where the job's ranks said that they are, None: it is predicted.
+    `placement`: where the job's ranks said that they are, None: it is predicted. `slurm_job`: the number of the job that it is for, None: for none; resident agents give way to all others.
     """
 
     run_id: str
@@ -30,6 +30,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     local: bool = False
     memory: Memory | None = None
     placement: Placement | None = None
+    slurm_job: str | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,12 +6,14 @@ import time
 
 import msgspec
 
-from preflight.errors import ProbeError
+from preflight.errors import AgentBusy, ProbeError
 from preflight.fleet.api import RankOutcome, RoundReply, RoundRequest, StartReply, StartRequest, StoreReply, WorkerSpec
 from preflight.fleet.channel import Closed
 from preflight.fleet.clocks import Around, ClockReader
 from preflight.fleet.hangs import Asked, answer_of, trouble_with
-from preflight.fleet.zygotes import Child, Zygote, exit_text, zygote_command
+from preflight.fleet.launch import Launch
+from preflight.fleet.tenants import Tenants
+from preflight.fleet.zygotes import Child, Zygote, exit_text
 from preflight.model import Failure, Incident, Probe
 from preflight.model.evidence import IncidentKind
 from preflight.probe.breadcrumbs import Page
@@ -23,12 +25,26 @@ FLOOR_S = {"gloo": 4.0, "nccl": 10.0}  # for a window of operations at least, ho
 
 
 class Pool:
-    """All processes that one agent runs for a coordinator. `user` is the (uid, gid) that workers become, None: as we are."""
+    """All processes that one agent runs for a coordinator. `user` is the (uid, gid) that workers become, None: as we are. `launch` None: of our own Python.
 
-    def __init__(self, node: str, address: str, user: tuple[int, int] | None) -> None:
+    `gives_way`: nothing runs where others are at work, and what runs ends when others come.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        address: str,
+        user: tuple[int, int] | None,
+        launch: Launch | None = None,
+        *,
+        gives_way: bool = False,
+    ) -> None:
         self.node = node
         self.address = address
-        self.user = user
+        self.launch = launch or Launch(user=user)
+        self.user = None if self.launch.is_sites else user  # what the site's command starts is that user already
+        self.gives_way = gives_way
+        self.tenants: Tenants | None = None  # whom the run under way gives way to
         self.zygote: Zygote | None = None
         self.workers: dict[int, Child] = {}
         self.pages: dict[int, Page] = {}  # what each worker says it is doing
@@ -40,13 +56,15 @@ class Pool:
         self.untold: list[Incident] = []  # what happened between two rounds
 
     async def start(self, request: StartRequest) -> StartReply:
-        """Start a worker for each rank, all at once. A rank that doesn't get ready is an incident, not an error."""
+        """Start a worker for each rank, all at once. A rank that doesn't get ready is an incident, not an error. Raises AgentBusy, ProbeError."""
         await self.stop()
-        began = self.began = time.monotonic()
+        until = time.monotonic() + request.deadline_s
         self.gpus = {spec.rank: spec.gpu for spec in request.workers}
-        zygote = await self._zygote(request.deadline_s)
+        await self._refuse_beside_others(request)
+        began = self.began = time.monotonic()
+        zygote = await self._zygote(max(1.0, until - began))
         zygote_s = time.monotonic() - began
-        left_s = max(1.0, request.deadline_s - zygote_s)
+        left_s = max(1.0, until - time.monotonic())
         results = await asyncio.gather(*(self._start_worker(zygote, spec, left_s) for spec in request.workers))
         return StartReply(
             ready=tuple(sorted(self.workers)),
@@ -56,13 +74,24 @@ class Pool:
             workers_s=time.monotonic() - began - zygote_s,
         )
 
+    async def _refuse_beside_others(self, request: StartRequest) -> None:
+        """Raises AgentBusy."""
+        if not self.gives_way:
+            return
+        self.clocks.silent = False
+        tenants = Tenants([gpu for gpu in self.gpus.values() if gpu is not None], request.job)
+        why = await tenants.before(self.clocks, request.deadline_s / 3)
+        if why is not None:
+            raise AgentBusy(f"{self.node} gives way to others: {why}")
+        self.tenants = tenants
+
     async def _zygote(self, deadline_s: float) -> Zygote:
         if self.zygote is not None and not self.zygote.alive:
             self._bury()
             await self.zygote.stop()
             self.zygote = None
         if self.zygote is None:
-            self.zygote = await Zygote.start(zygote_command(), deadline_s)
+            self.zygote = await Zygote.start(self.launch, deadline_s)
         return self.zygote
 
     def _bury(self) -> None:
@@ -133,12 +162,13 @@ class Pool:
             await store.kill()
 
     async def run_round(self, request: RoundRequest) -> RoundReply:
-        """Give each of our ranks its task, wait for all outcomes until the deadline, replace the workers that gave none."""
+        """Give each of our ranks its task, wait for all outcomes until the deadline, replace the workers that gave none. Raises AgentBusy, when all has ended, if others came."""
         deadline = time.monotonic() + request.deadline_s
         jobs = {rank: probe for probe in request.probes for rank in probe.ranks if rank in self.gpus}
-        around = Around(self.clocks, self.gpus, jobs)
+        around = Around(self.clocks, self.gpus, jobs, watched=self.tenants is not None)
         done = await asyncio.gather(*(self._run_rank(rank, probe, request, deadline) for rank, probe in jobs.items()))
         gpus = await around.of_ranks()
+        await self._give_way(around)
         incidents = [incident for _, incidents in done for incident in incidents]
         if self.zygote is not None and not self.zygote.alive:
             self._bury()
@@ -149,6 +179,14 @@ class Pool:
         self.untold = []
         outcomes = tuple(msgspec.structs.replace(outcome, around=gpus.get(outcome.rank)) for outcome, _ in done)
         return RoundReply(outcomes=outcomes, incidents=tuple(incidents))
+
+    async def _give_way(self, around: Around) -> None:
+        """End if somebody else has come: what the round measured beside them counts for nothing. Raises AgentBusy."""
+        why = await self.tenants.now(around.latest) if self.tenants is not None else None
+        if why is not None:
+            stuck = await self.stop()
+            left = "".join(f"; {incident.text}" for incident in stuck)
+            raise AgentBusy(f"{self.node} gave way to others, and its workers were ended: {why}{left}")
 
     async def _replace(self, lost: list[WorkerSpec]) -> list[Incident]:
         """Once: a rank whose replacement doesn't get ready is given up for this run."""
@@ -224,6 +262,8 @@ class Pool:
         """End everything. Gives an incident for each process that can't be reaped."""
         zygote, self.zygote = self.zygote, None
         self.workers.clear()
+        self.gpus = {}
+        self.tenants = None
         self.store = None
         for page in self.pages.values():
             page.close()

@@ -8,15 +8,16 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Sequence
+import time
 from pathlib import Path
 
 import msgspec
 
 from preflight.errors import ProbeError
 from preflight.fleet.channel import Channel, Closed
+from preflight.fleet.launch import Launch
 from preflight.probe.messages import Exited, FromZygote, Spawn, Spawned, SpawnFailed, ZygoteFailed, ZygoteReady
+from preflight.probe.process import pid_namespace
 
 REAP_S = 3.0  # after SIGKILL a process is gone within milliseconds, unless it sleeps uninterruptibly in a driver
 
@@ -24,6 +25,7 @@ NO_TORCH = (
     "torch is not installed in this environment, so nothing can be measured; everything but probing works without. "
     "Get it with: pip install 'cluster-preflight[fabric]', or run preflight with the Python of the job's own environment"
 )
+HINT = " (what it said stands in the agent's log; worker_command must end in a Python of 3.10 or newer that has torch and msgspec)"
 
 
 class Child:
@@ -68,17 +70,14 @@ class Zygote:
         self.reader = asyncio.get_running_loop().create_task(self._read())
 
     @classmethod
-    async def start(cls, command: Sequence[str], deadline_s: float) -> "Zygote":
+    async def start(cls, launch: Launch, deadline_s: float) -> "Zygote":
         """Start it and wait until torch is imported. Raises ProbeError."""
         channel = Channel()
-        theirs = channel.theirs.fileno()
-        process = subprocess.Popen(  # noqa: ASYNC220, S603 - fork and exec are quick; the command is our own or the site's
-            [*command, str(theirs), str(os.getpid())],
-            pass_fds=[theirs],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        try:
+            process = _begin(launch, channel.theirs.fileno())
+        except OSError as error:
+            channel.close()
+            raise ProbeError(f"the process that imports torch can't be started: {error.strerror}") from error
         channel.close_theirs()
         try:
             first = await channel.receive(ZygoteReady | ZygoteFailed, deadline_s)
@@ -87,9 +86,11 @@ class Zygote:
             if isinstance(error, asyncio.TimeoutError):
                 raise ProbeError(f"importing torch took more than {deadline_s:.3g} s") from None
             if isinstance(error, Closed):
-                ended = exit_text(process.returncode)
+                ended = exit_text(process.returncode) + (HINT if launch.is_sites else "")
                 raise ProbeError(f"the process that imports torch ended: {ended}") from error
             raise
+        if launch.is_sites and isinstance(first, ZygoteReady):
+            await _refuse_foreign_ids(first, process, channel)
         if isinstance(first, ZygoteFailed):
             _end(process, channel)
             missing = "No module named 'torch'" in first.text
@@ -153,30 +154,67 @@ class Zygote:
         ]
         self.reader.cancel()
         self.alive = False
-        if not _end(self.process, self.channel):
+        if not await _ended(self.process, self.channel):
             stuck.append(f"process {self.process.pid}: {process_state(self.process.pid)}")
         return tuple(stuck)
 
 
-def _end(process: subprocess.Popen[bytes], channel: Channel) -> bool:
+def _begin(launch: Launch, theirs: int) -> subprocess.Popen[bytes]:
+    """Raises OSError."""
+    words = [*launch.words(), str(theirs), str(os.getpid())]
+    null = subprocess.DEVNULL
+    if launch.is_sites and launch.user is not None:
+        uid, gid = launch.user
+        return subprocess.Popen(  # noqa: S603 - the site's command, checked; as the workers' user
+            words,
+            pass_fds=[theirs],
+            stdin=null,
+            stdout=null,
+            start_new_session=True,
+            env=launch.environment,
+            cwd="/",
+            user=uid,
+            group=gid,
+            extra_groups=[],
+        )
+    cwd = "/" if launch.is_sites else None
+    return subprocess.Popen(  # noqa: S603 - the command is our own or the site's
+        words, pass_fds=[theirs], stdin=null, stdout=null, start_new_session=True, env=launch.environment, cwd=cwd
+    )
+
+
+async def _refuse_foreign_ids(ready: ZygoteReady, process: subprocess.Popen[bytes], channel: Channel) -> None:
+    """Raises ProbeError where the process ids of workers are not ours: to kill one of them would hit somebody else."""
+    if ready.pid_namespace is None or ready.pid_namespace != pid_namespace():
+        await _ended(process, channel)
+        raise ProbeError(
+            "worker_command starts Python in a process namespace of its own, where workers can't be ended from outside: leave out --pid, --containall or the like"
+        )
+
+
+def _kill(process: subprocess.Popen[bytes], channel: Channel) -> None:
     channel.close()
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-    try:
+
+
+def _end(process: subprocess.Popen[bytes], channel: Channel) -> None:
+    """At once: what is under way is being cancelled."""
+    _kill(process, channel)
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(REAP_S)
-    except subprocess.TimeoutExpired:
-        return False
+
+
+async def _ended(process: subprocess.Popen[bytes], channel: Channel) -> bool:
+    """Kill it; whether it could be reaped in time. Others are served meanwhile."""
+    _kill(process, channel)
+    until = time.monotonic() + REAP_S
+    while process.poll() is None:
+        if time.monotonic() > until:
+            return False
+        await asyncio.sleep(0.005)
     return True
-
-
-# -I: neither the working directory nor PYTHON* variables decide what an agent that runs as root imports; the path is ours, handed on
-_BOOTSTRAP = "import sys; *sys.path, fd, parent = sys.argv[1:]; from preflight.probe.zygote import main; main(int(fd), int(parent))"
-
-
-def zygote_command() -> list[str]:
-    """This Python with its path, so that workers run with the torch of the environment that preflight runs in."""
-    return [sys.executable, "-I", "-c", _BOOTSTRAP, *(path for path in sys.path if path)]
 
 
 GONE, ENDED = "is gone", "is ended (Z)"

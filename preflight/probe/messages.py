@@ -27,9 +27,10 @@ class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn", forbid_unkno
 
 
 class ZygoteReady(msgspec.Struct, frozen=True, kw_only=True, tag="zygote_ready"):
-    """Torch is imported. `versions`: torch, NCCL, Python by name."""
+    """Torch is imported. `versions`: torch, NCCL, Python by name. `pid_namespace`: of the zygote, in which its process ids count; None: it can't be read."""
 
     versions: dict[str, str]
+    pid_namespace: str | None = None
 
 
 class ZygoteFailed(msgspec.Struct, frozen=True, kw_only=True, tag="zygote_failed"):

@@ -24,6 +24,14 @@ def die_with_parent(parent_pid: int) -> None:
         os._exit(0)
 
 
+def pid_namespace() -> str | None:
+    """The namespace in which this process's id counts, as the kernel names it. None: /proc doesn't tell."""
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - pathlib is not worth its import here
+    except OSError:
+        return None
+
+
 def drop_privileges(uid: int | None, gid: int | None) -> None:
     """Become an unprivileged user for good. Does nothing if uid is None."""
     if uid is None:

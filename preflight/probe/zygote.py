@@ -16,12 +16,12 @@ import sys
 import msgspec
 
 from preflight.probe.messages import MAX_PACKET_BYTES, Exited, Spawn, Spawned, SpawnFailed, ZygoteFailed, ZygoteReady
-from preflight.probe.process import die_with_parent, drop_privileges, name_process
+from preflight.probe.process import die_with_parent, drop_privileges, name_process, pid_namespace
 
 
-def main(control_fd: int, parent_pid: int) -> None:
-    """Serve spawn requests until the agent goes away."""
-    die_with_parent(parent_pid)
+def main(control_fd: int, parent_pid: int | None) -> None:
+    """Serve spawn requests until the agent goes away. `parent_pid` None: a wrapper of the site's stands between, and is what we die with; that the agent ended shows by its socket."""
+    die_with_parent(os.getppid() if parent_pid is None else parent_pid)
     name_process("pf-zygote")
     control = socket.socket(fileno=control_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's business
@@ -32,7 +32,7 @@ def main(control_fd: int, parent_pid: int) -> None:
         return
     gc.freeze()  # the children share these pages
     with contextlib.suppress(OSError):  # the agent is gone: serve() sees the end of file
-        control.send(msgspec.json.encode(ZygoteReady(versions=versions)))
+        control.send(msgspec.json.encode(ZygoteReady(versions=versions, pid_namespace=pid_namespace())))
     _Zygote(control).serve()
 
 
