@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING
 
 from preflight.model.base import Record
 from preflight.model.finding import Finding
+from preflight.slurm.limits import TimeIsUpError
 
 if TYPE_CHECKING:
     from preflight.config import Site
     from preflight.model import Evidence
+    from preflight.slurm.drain import Drained
 
 LEAST_S = 2.0  # for a question to the controller
+OUT_OF_SERVICE = ("drained", "kept", "foreign")  # no new job comes here, and a reason says why
 
 
 class Bench(Record, frozen=True):
@@ -25,7 +28,7 @@ def guilty_of(findings: Sequence[Finding], evidence: "Evidence", node: str) -> t
     """Those findings that pin a fault on this very node."""
     if all(finding.verdict.rank for finding in findings):  # no FAIL
         return ()
-    from preflight.slurm.drain import guilty_nodes
+    from preflight.slurm.guilty import guilty_nodes
 
     return tuple(guilty_nodes(findings, evidence).get(node, ()))
 
@@ -33,29 +36,41 @@ def guilty_of(findings: Sequence[Finding], evidence: "Evidence", node: str) -> t
 def bench(
     node: str | None, findings: Sequence[Finding], run_id: str, site: "Site", *, measured: bool, left_s: float
 ) -> Bench:
-    """Drain the node for these findings, if the site wants that and may. `node`: its name in Slurm, None: not known. `measured`: only a new measurement can clear them. `left_s`: for all of it. Never raises an Exception of Slurm's."""
+    """Drain the node for these findings, if the site wants that and the brake lets it. `node`: its name in Slurm, None: not known. `measured`: only a new measurement can clear
+    them. `left_s`: for all of it; when a limit of time ends it earlier, that is a drain that failed. Never raises an Exception of Slurm's.
+    """
     from preflight.errors import WorldError
     from preflight.slurm.commands import Slurm
     from preflight.slurm.drain import drain
     from preflight.slurm.reason import reason_of
 
-    kind = "fabric" if measured else None
-    reason = reason_of(findings, run_id, node=node, kind=kind)
+    reason = reason_of(findings, run_id, node=node, kind="fabric" if measured else None)
     if node is None:
         return Bench(
-            "failed", benched=False, text=f"{reason}; not drained: SLURMD_NODENAME doesn't say which node this is"
+            "failed", benched=False, text=f"not drained: SLURMD_NODENAME doesn't say which node this is; {reason}"
         )
-    if not site.slurm.enforce:
-        return Bench("would-drain", benched=False, text=f"would drain (enforce is off): {reason}")
-    slurm = Slurm(site.slurm.bin_dir, deadline_s=max(LEAST_S, left_s / 3))
     try:
-        done = drain(slurm, (node,), reason, site)
+        done = drain(Slurm(site.slurm.bin_dir, deadline_s=max(LEAST_S, left_s / 3)), (node,), reason, site)
     except WorldError as error:
         return Bench("failed", benched=False, text=f"not drained: {error}; {reason}")
-    for result, names in (("drained", done.done), ("foreign", done.foreign), ("braked", done.braked)):
-        if node in names:
-            return Bench(result, benched=result != "braked", text=f"{result}: {done.text}; {reason}")
-    return Bench("failed", benched=False, text=f"not drained: {done.text}; {reason}")
+    except TimeIsUpError:
+        return Bench("failed", benched=False, text=f"not drained: the time was up before Slurm had done it; {reason}")
+    result = next((name for name, nodes in outcomes(done) if node in nodes), "failed")
+    text = done.text if reason in done.text else f"{done.text}; {reason}"
+    return Bench(result, benched=site.slurm.enforce and result in OUT_OF_SERVICE, text=text)
+
+
+def outcomes(done: "Drained") -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """What became of which nodes, by the words of the metric."""
+    return (
+        ("drained", done.done),
+        ("would-drain", done.planned),
+        ("kept", done.kept),
+        ("foreign", done.foreign),
+        ("absent", done.absent),
+        ("braked", done.braked),
+        ("failed", done.failed),
+    )
 
 
 def is_drained(node: str, site: "Site") -> bool:

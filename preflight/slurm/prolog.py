@@ -15,7 +15,7 @@ from preflight.slurm.telling import Telling, lenient_textfile_dir
 
 if TYPE_CHECKING:
     from preflight.config import Site
-    from preflight.model import Evidence, Finding
+    from preflight.model import Evidence, Finding, Node
     from preflight.slurm.benching import Bench
     from preflight.slurm.directive import Directive
     from preflight.slurm.job import SlurmJobContext
@@ -77,7 +77,7 @@ def _judge(evidence: "Evidence", job: "SlurmJobContext", site: "Site", telling: 
 
     assert evidence.inventory is not None
     node, run_id = evidence.inventory.nodes[0], f"node-{job.attempt}"
-    findings = judge_node(evidence, job)
+    findings = (*judge_node(evidence, job), *_unseen(node, job))
     verdict, told = _cached(site, job, node.boot_id, telling)
     measured = cached_findings(verdict, time.time()) if verdict is not None else ()
     guilty = (*guilty_of(findings, evidence, node.name), *measured)
@@ -173,6 +173,20 @@ def summary(findings: "tuple[Finding, ...]") -> str:
     shown = ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if verdict != "SKIP")
     worst = next((finding for finding in findings if finding.verdict.value in {"FAIL", "UNKNOWN"}), None)
     return shown + (f"; {worst.verdict.value} {worst.check} {worst.subject}: {worst.observed}" if worst else "")
+
+
+def _unseen(node: "Node", job: "SlurmJobContext") -> "tuple[Finding, ...]":
+    """Slurm gave the job GPUs, and there is no trace of one here: that is no node without GPUs."""
+    from preflight.model import Finding, Verdict
+    from preflight.model.hostlist import fold_numbers
+
+    if not job.gpus or node.gpus is None or node.gpus:
+        return ()
+    observed = f"the job has GPUs {fold_numbers(job.gpus)} here, and none is seen: {node.gpu_note or 'no reason given'}"
+    remedy = "make the driver's library known to the loader (ldconfig), or gres.conf true"
+    return (
+        Finding(check="slurm_prolog", subject=node.name, verdict=Verdict.UNKNOWN, observed=observed, remedy=remedy),
+    )
 
 
 def _unwritten(node: str, text: str) -> "Finding":

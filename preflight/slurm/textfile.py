@@ -14,7 +14,7 @@ from preflight.slurm.files import write_whole
 
 ANSWERS = ("go", "undecided", "no-go")
 VERDICTS = ("FAIL", "UNKNOWN", "WARN", "PASS", "SKIP")
-DRAINS = ("drained", "would-drain", "foreign", "braked", "failed")
+DRAINS = ("drained", "would-drain", "kept", "foreign", "absent", "braked", "failed")
 
 Series = Sequence[tuple[Mapping[str, str], float]]
 
