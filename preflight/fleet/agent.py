@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from aiohttp import web
@@ -37,14 +37,18 @@ LEASE_S = 60.0  # without any request for so long, and none under way, the coord
 KeepVerdict = Callable[[api.VerdictRequest], None]  # raises WorldError
 
 
+Left = Literal["told", "lease"]  # why an agent of one run left: its coordinator said so, or came no more
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How an agent serves. `address`: where it listens and what peers reach its workers under. `user`: who the workers become. `launch`: what starts them, None: this Python.
+    """How an agent serves. `address`: what peers reach its workers under, and where it listens unless `listen` names another. `user`: who the workers become. `launch`: what starts them, None: this Python.
 
     `gives_way`: refuse to probe where others are at work, and end when they come. `leave_with_lease`: it was started for one run, and ends with it. `receive_s`: how long a request's header may take to arrive, and then its body. `max_connections`: one more is refused.
     """
 
     name: str
     address: str
+    listen: str | None = None
     port: int = 0
     user: tuple[int, int] | None = None
     lease_s: float = LEASE_S
@@ -74,6 +78,8 @@ class Agent:
         self.pool = Pool(settings.name, settings.address, settings.user, settings.launch, gives_way=settings.gives_way)
         self.readings = 0  # discoveries under way
         self.leave = asyncio.Event()
+        self.left: Left | None = None
+        self.asked = False  # whether anybody came who may ask
         self.last_request = time.monotonic()
         self.under_way = 0
         self.given_up_s: float | None = None
@@ -94,13 +100,14 @@ class Agent:
             app.router.add_post(path, self._signed(kind, handler))
         self.server = Server(app, receive_s=settings.receive_s, max_connections=settings.max_connections)
 
-    async def serve(self, on_ready: Callable[[int], None]) -> None:
-        """Listen, call on_ready with the port, serve until `leave` is set, then end all workers. Raises UsageError if it can't bind."""
-        listening = bind(self.settings.address, self.settings.port)
+    async def serve(self, on_ready: Callable[[int], None], listening: socket.socket | None = None) -> None:
+        """Listen, call on_ready with the port, serve until `leave` is set, then end all workers. Raises UsageError if it can't bind. `listening`: a bound socket to take."""
+        address = self.settings.listen or self.settings.address
+        listening = listening or bind(address, self.settings.port)
         port = listening.getsockname()[1]
         hostname = socket.gethostname()
-        host = f"[{self.settings.address}]" if ":" in self.settings.address else self.settings.address
-        names = {self.settings.name, hostname, hostname.partition(".")[0], self.settings.address, f"{host}:{port}"}
+        host = f"[{address}]" if ":" in address else address
+        names = {self.settings.name, hostname, hostname.partition(".")[0], address, f"{host}:{port}"}
         self.gate = Gate(frozenset(names), self.key, self.munge)
         await self.server.start(listening)
         on_ready(port)
@@ -121,7 +128,7 @@ class Agent:
             if not self.under_way and (given_up or now - self.last_request > self.settings.lease_s):
                 self.given_up_s = None
                 if self.settings.leave_with_lease:
-                    self.leave.set()
+                    self._leave("lease")
                 self.run_id = None
                 await self.pool.stop()
 
@@ -140,6 +147,7 @@ class Agent:
                 self._refuse_verdict_of(claim.uid, kind)
             except Denied as denied:
                 return _denied(str(denied))
+            self.asked = True
             self.under_way += 1
             self.given_up_s = None
             try:
@@ -165,6 +173,10 @@ class Agent:
             return response
 
         return handle
+
+    def _leave(self, why: Left) -> None:
+        self.left = self.left or why
+        self.leave.set()
 
     def status(self) -> str:
         """What it does now, in a few words."""
@@ -200,7 +212,7 @@ class Agent:
 
     async def _end(self, request: api.EndRequest) -> api.EndReply:
         if request.leave and self.settings.leave_with_lease and self.run_id in {None, request.run_id}:
-            self.leave.set()  # what runs is ended, and this is answered, before the process ends
+            self._leave("told")  # what runs is ended, and this is answered, before the process ends
             return api.EndReply()
         self._only_for(request.run_id)
         if request.store_only:
