@@ -68,7 +68,7 @@ class MungeTools:
         self.threads = ThreadPoolExecutor(AT_ONCE, "munge")
 
     async def encode(self, payload: bytes, *, uid: int, deadline_s: float = DEADLINE_S) -> str:
-        """A credential that only this uid can decode, for a minute. Raises MungeError."""
+        """A credential that only this uid can decode, for a minute. `deadline_s`: until its turn has come, too. Raises MungeError."""
         words = ("--restrict-uid", str(uid), "--ttl", str(TTL_S), "--cipher", CIPHER)
         said = await self._in_turn("munge", words, payload, deadline_s)
         credential = said.output.decode("ascii", "replace").strip()
@@ -104,13 +104,18 @@ class MungeTools:
         raise MungeError(f"there is no program {name} in {', '.join(folders[:4])}: install munge, or use a key file")
 
     async def _in_turn(self, name: str, words: tuple[str, ...], data: bytes, deadline_s: float) -> _Said:
-        path, until = self.program(name), time.monotonic() + min(deadline_s, DEADLINE_S)
-        return await asyncio.get_running_loop().run_in_executor(
-            self.threads, lambda: self._run(path, words, data, until)
-        )
+        path, until = self.program(name), time.monotonic() + deadline_s
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self.threads, lambda: self._run(path, words, data, until)
+            )
+        except OSError as error:
+            raise MungeError(f"{path} can't be run: {error.strerror}") from error
+        except RuntimeError as error:
+            raise MungeError(f"{path} can't be run: {error}") from error  # no thread to wait for it
 
     def _run(self, path: str, words: tuple[str, ...], data: bytes, until: float) -> _Said:
-        """Raises MungeError."""
+        """Raises MungeError, OSError."""
         name, now = Path(path).name, time.monotonic()
         if now < self.rests_until:
             raise MungeError(f"munged gave {name} no answer a moment ago, and is left alone for {REST_S:g} s")
@@ -124,27 +129,25 @@ class MungeTools:
             if name == "unmunge":
                 command += ["--numeric", "--metadata", f"/proc/self/fd/{metadata.fileno()}"]
                 command += ["--output", f"/proc/self/fd/{output.fileno()}"]
-            try:
-                process = subprocess.Popen(  # noqa: S603 - an absolute path, numbers, and our own socket
-                    command,
-                    stdin=given,
-                    stdout=output,
-                    stderr=said,
-                    pass_fds=(output.fileno(), metadata.fileno()),
-                    cwd="/",
-                    env=_environment(),
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise MungeError(f"{path} can't be run: {error.strerror}") from error
-            code = self._awaited(process, name, until)
+            process = subprocess.Popen(  # noqa: S603 - an absolute path, numbers, and our own socket
+                command,
+                stdin=given,
+                stdout=output,
+                stderr=said,
+                pass_fds=(output.fileno(), metadata.fileno()),
+                cwd="/",
+                env=_environment(),
+                start_new_session=True,
+            )
+            code = self._awaited(process, name, min(until - now, DEADLINE_S))
             return _Said(code, _read(output), _read(metadata), _readable(_read(said)))
 
-    def _awaited(self, process: "subprocess.Popen[bytes]", name: str, until: float) -> int:
+    def _awaited(self, process: "subprocess.Popen[bytes]", name: str, deadline_s: float) -> int:
         try:
-            return process.wait(max(0.05, until - time.monotonic()))
+            return process.wait(deadline_s)
         except subprocess.TimeoutExpired:
-            self.rests_until = time.monotonic() + REST_S
+            if deadline_s >= DEADLINE_S / 2:
+                self.rests_until = time.monotonic() + REST_S
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):

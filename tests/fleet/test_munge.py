@@ -163,6 +163,18 @@ def test_what_waits_for_its_turn_behind_a_hung_daemon_ends_too(monkeypatch):
         assert not children()
 
 
+def test_of_many_that_wait_for_their_turn_none_is_given_up_for_the_others(monkeypatch, tmp_path):
+    """A fleet of thousands is asked at once; each credential may take its deadline, whatever came before it."""
+    monkeypatch.setattr(munge, "DEADLINE_S", 2.0)
+    monkeypatch.setattr(munge, "AT_ONCE", 1)
+    slow = MungeTools(bin_dir=program(tmp_path / "bin", "munge", "sleep 0.5; echo MUNGE:AAAA:"))
+
+    async def many() -> list[str]:
+        return await asyncio.gather(*(slow.encode(b"", uid=UID, deadline_s=10 * WAIT_S) for _ in range(5)))
+
+    assert asyncio.run(many()) == ["MUNGE:AAAA:"] * 5
+
+
 def test_a_program_that_says_nonsense_or_dies_is_told_apart(tmp_path):
     for script, said in (
         ("echo hello", "munge ended with code 0: it said nothing"),
