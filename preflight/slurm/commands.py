@@ -105,7 +105,7 @@ class Slurm:
     def hold(self, job: str | int, text: str) -> None:
         """Keep a pending job from starting, with the reason where its owner finds it."""
         self.annotate(job, text)
-        self.run("scontrol", "hold", job_id(job))
+        self.run("scontrol", "uhold", job_id(job))
 
     def requeue(self, job: str | int) -> None:
         """Put a job back into the queue."""

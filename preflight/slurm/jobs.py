@@ -39,7 +39,7 @@ def parse_job(text: str, job: str) -> SlurmJob:
         raise SlurmError(f"scontrol show job {job} answers {record[:80]!r}")
     user = re.fullmatch(r"(\S*)\(([0-9]{1,10})\) GroupId=.*", _only(record, "UserId", job))
     state = re.fullmatch(r"([A-Z_+]+)(?: Reason=(\S*).*)?", _only(record, "JobState", job))
-    nodes = clean(_only(record, "NodeList", job))
+    nodes = clean(_only(record, "NodeList", job).partition(" ")[0])  # behind it where it might run: SchedNodeList=
     if user is None or state is None:
         raise SlurmError(f"scontrol show job {job} tells no user or no state")
     restarts = re.search(r" Restarts=([0-9]{1,9})\b", f" {_only(record, 'Requeue', job)}")
