@@ -1,48 +1,67 @@
 """`preflight run`: the whole pipeline."""
 
+import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from preflight.cli.exit import ExitStyle, exit_code
-from preflight.cli.output import Format, exit_style_option, format_option, print_report
-from preflight.cli.progress import progress_bar
-from preflight.cli.run_folder import make_folder, read_budget, write_report
+from preflight.cli.output import exit_style_option, format_option
+from preflight.cli.run_folder import SHORTEST_BUDGET_S, read_budget
+from preflight.cli.run_keep import run_and_keep
+from preflight.cli.run_measure import RunOptions, conclude, measure, prepare
+from preflight.config import read_config
 from preflight.errors import UsageError
 
 if TYPE_CHECKING:
     from preflight.fleet.local import Address
 
 DEFAULT_PORT = 9947  # unassigned with IANA, outside the ports that Prometheus exporters use
+_FILE = click.Path(path_type=Path)
 
 
 @click.command(name="run")
-@click.argument("plan", type=click.Path(path_type=Path))
+@click.argument("plan", type=_FILE)
 @click.option("--local", metavar="NxM", help="Start N agents with M workers each on this machine.")
 @click.option(
     "--hosts",
     metavar="LIST",
     help=f"Use the agents there, in node-rank order: name, name:port or name=address:port, comma-separated (port {DEFAULT_PORT}).",
 )
-@click.option("--key-file", type=click.Path(path_type=Path), help="The key that the agents of --hosts have; mode 0600.")
+@click.option(
+    "--key-file",
+    type=_FILE,
+    help="The key that the agents of --hosts have; mode 0600. Under srun also a folder that all nodes share: a key is left there for the time of the step.",
+)
+@click.option("--munge", is_flag=True, help="The agents of --hosts run as root and take munge credentials.")
+@click.option("--interface", metavar="NAME", help="Under srun: the interface that carries the data of the workers.")
 @click.option(
     "--budget", default="300s", show_default=True, help="End within this time; pairs are left out if need be."
 )
 @click.option(
     "--backend", type=click.Choice(["auto", "nccl", "gloo"]), help="Overrides [hardware] backend of the plan file."
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Write report.json and preflight.prom into this folder.")
+@click.option(
+    "--distribution", metavar="NAME", help="How the job's own srun deals its ranks: block, cyclic, plane=N, arbitrary."
+)
+@click.option(
+    "--ranks", type=_FILE, help="Where the job's ranks really are: the output of `preflight ranks` under its own srun."
+)
+@click.option("--keep", type=click.IntRange(1), metavar="N", help="Measure all nodes, then the job on the N best ones.")
+@click.option(
+    "--keep-dir", type=_FILE, help="With --keep: write nodes.txt, exclude.txt, hostfile.txt for the job's own srun."
+)
+@click.option("--out", type=_FILE, help="Write report.json and preflight.prom into this folder.")
 @click.option(
     "--state",
-    type=click.Path(path_type=Path),
+    type=_FILE,
     help="Remember in FILE how far the scan over all pairs of these nodes has come, and go on there next time.",
     metavar="FILE",
 )
 @click.option(
     "--baseline",
-    type=click.Path(path_type=Path),
+    type=_FILE,
     multiple=True,
     metavar="REPORT",
     help="Compare with this earlier report.json of the same nodes too; three or more tell a drop. May be given several times.",
@@ -50,73 +69,71 @@ DEFAULT_PORT = 9947  # unassigned with IANA, outside the ports that Prometheus e
 @format_option
 @exit_style_option
 def command(
-    plan: Path,
     local: str | None,
     hosts: str | None,
     key_file: Path | None,
+    munge: bool,
+    interface: str | None,
     budget: str,
-    backend: str | None,
-    out: Path | None,
-    state: Path | None,
-    baseline: tuple[Path, ...],
-    format_: Format,
-    exit_style: ExitStyle,
+    **said: Any,
 ) -> int:
-    """Measure every pair and every planned group of PLAN, judge, report.
+    """Measure every pair and every planned group of PLAN, judge, report. Where: as a task of srun on the nodes of its step, or as --local or --hosts says.
 
     Exit codes: 0 go, 10 no-go, 3 undecided, 64 wrong usage, 78 bad plan or configuration.
     """
+    options = RunOptions(budget_s=read_budget(budget), **said)
+    _check_keep(options, local)
+    if local is None and hosts is None:
+        from preflight.fleet.srun import outside_hint, read_step
+
+        step = read_step(os.environ)
+        if step is not None:
+            from preflight.cli.run_srun import run_in_step
+
+            return run_in_step(options, step, key_file, interface)
+        _check_places(local, hosts, key_file, munge=munge, hint=outside_hint(os.environ))
+    _check_places(local, hosts, key_file, munge=munge)
+    return _run_elsewhere(options, local, hosts, key_file)
+
+
+def _run_elsewhere(options: RunOptions, local: str | None, hosts: str | None, key_file: Path | None) -> int:
+    """On this machine, or over agents that somebody started."""
     from preflight.fleet.auth import read_key
     from preflight.fleet.interrupt import Interruptions
-    from preflight.fleet.memory import Memory
-    from preflight.fleet.run import run
-    from preflight.plan.planfile import read_job
-    from preflight.plan.rules import check_rules
-    from preflight.registry import load_checks
-    from preflight.report.document import load_report
+    from preflight.fleet.munge import Munge
 
-    _check_places(local, hosts, key_file)
-    budget_s = read_budget(budget)
-    job = read_job(plan)
-    checks = load_checks()
-    check_rules(job.source, job.rules, {check.name: check.limits for check in checks})
-    if state is not None and not state.parent.is_dir():
-        raise UsageError(f"--state {state}: there is no folder {state.parent}")
-    memory = Memory(state) if state is not None else None
-    earlier = [load_report(path) for path in baseline]
-    if out is not None:
-        make_folder(out)
+    prepared = prepare(options)
+    agents = parse_hosts(hosts) if hosts else ()
+    key = read_key(key_file) if key_file else Munge(0, read_config().agent.munge_socket) if hosts else None
     with Interruptions() as interruptions:  # until the report is out
-        with progress_bar() as progress:
-            report = run(
-                job,
-                checks,
-                progress=progress,
-                budget_s=budget_s,
-                backend=backend,
-                local=_local(local) if local else None,
-                agents=parse_hosts(hosts) if hosts else (),
-                key=read_key(key_file) if key_file else None,
-                interruptions=interruptions,
-                memory=memory,
-                earlier=earlier,
-            )
-        if out is not None:
-            write_report(report, out)
-        print_report(report, format_)
-    return exit_code(report.answer, report.findings, exit_style)
+        if options.keep is not None:
+            return run_and_keep(options, prepared, interruptions, agents, key=key)
+        where = _local(local) if local else None
+        return conclude(options, measure(options, prepared, interruptions, local=where, agents=agents, key=key))
 
 
-def _check_places(local: str | None, hosts: str | None, key_file: Path | None) -> None:
+def _check_keep(options: RunOptions, local: str | None) -> None:
+    """Raises UsageError."""
+    if options.keep is not None and local is not None:
+        raise UsageError("--keep chooses among nodes, and --local has one machine: use srun or --hosts")
+    if options.keep_dir is not None and options.keep is None:
+        raise UsageError("--keep-dir needs --keep")
+    if options.keep is not None and options.budget_s < 2 * SHORTEST_BUDGET_S:
+        raise UsageError(f"--keep measures twice: give a --budget of at least {2 * SHORTEST_BUDGET_S:.0f}s")
+    if options.keep is not None and options.ranks is not None:
+        raise UsageError("--keep and --ranks don't go together: where ranks are is decided by what is kept")
+
+
+def _check_places(local: str | None, hosts: str | None, key_file: Path | None, *, munge: bool, hint: str = "") -> None:
     """Raises UsageError unless it is said where to run."""
     if hosts is not None and not hosts.strip():
         raise UsageError("--hosts is empty: is a variable not set?")
     if (local is None) == (hosts is None):
         raise UsageError(
-            "say where to run: either --local NxM (this machine) or --hosts LIST (agents that listen there)"
+            f"say where to run: either --local NxM (this machine) or --hosts LIST (agents that listen there){hint}"
         )
-    if hosts is not None and key_file is None:
-        raise UsageError("--hosts needs --key-file: agents answer only to those who have their key")
+    if hosts is not None and key_file is None and not munge:
+        raise UsageError("--hosts needs --key-file or --munge: agents answer only to those whom they know")
 
 
 def _local(text: str) -> tuple[int, int]:
