@@ -24,7 +24,7 @@ class StateFolder:
         self.path = Path(state_dir, name) if name else Path(state_dir)
         self._fd = -1
         try:
-            self._fd = _open_folder(self.path)
+            self._fd = _open_folder(self.path, Path(state_dir))
         except OSError as error:
             raise WorldError(f"{self.path}: can't be used as state folder: {error.strerror or error}") from error
 
@@ -116,16 +116,15 @@ def refuse_foreign(status: os.stat_result, shown: str, is_kind: object = None) -
         raise WorldError(f"{shown}: others can write to it (mode {stat.S_IMODE(status.st_mode):04o})")
 
 
-def _open_folder(path: Path) -> int:
-    """The folder's descriptor; the folder is made if only its last one or two levels are missing."""
-    if not path.parent.exists():
-        path.parent.mkdir(mode=0o755)
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
+def _open_folder(path: Path, state_dir: Path) -> int:
+    """The folder's descriptor; it, the state folder and that one's own folder are made if they are missing."""
+    state_dir.parent.mkdir(mode=0o755, exist_ok=True)
+    for folder in dict.fromkeys((state_dir, path)):
+        folder.mkdir(mode=0o700, exist_ok=True)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         refuse_foreign(os.fstat(fd), str(path))
-        refuse_foreign(path.parent.stat(), str(path.parent)) if path.parent.name else None
+        refuse_foreign(state_dir.lstat(), str(state_dir), stat.S_ISDIR)
     except BaseException:
         os.close(fd)
         raise
