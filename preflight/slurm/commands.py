@@ -32,13 +32,14 @@ _STATES = {"drain", "resume", "undrain"}  # the only ones that we ever ask for
 
 
 class Slurm:
-    """Asks the controller. `bin_dir`: where scontrol is; None: looked for when it is first needed. `deadline_s`: of each command.
+    """Asks the controller. `bin_dir`: where scontrol is; None: looked for when it is first needed. `deadline_s`: of each command; `ends_at`: of all together, by time.monotonic(); None: none.
 
     Everything raises SlurmError: the program is missing, failed, or gave no answer in time.
     """
 
-    def __init__(self, bin_dir: str | None = None, deadline_s: float = 10.0) -> None:
+    def __init__(self, bin_dir: str | None = None, deadline_s: float = 10.0, *, ends_at: float | None = None) -> None:
         self.bin_dir = bin_dir
+        self.ends_at = ends_at
         self.deadline_s = deadline_s
         self._folder: Path | None = None
 
@@ -126,6 +127,8 @@ class Slurm:
     def run(self, program: str, *arguments: str, deadline_s: float | None = None) -> str:
         """What a program of Slurm prints. Raises SlurmError with what it complained of."""
         limit_s = self.deadline_s if deadline_s is None else deadline_s
+        if self.ends_at is not None:
+            limit_s = max(0.0, min(limit_s, self.ends_at - time.monotonic()))
         path = self.folder() / program
         shown = " ".join([program, *arguments])[:120]
         environment = ENVIRONMENT | {key: os.environ[key] for key in KEPT if key in os.environ}
@@ -146,7 +149,7 @@ class Slurm:
         if len(said) > MAX_OUTPUT_BYTES:
             raise SlurmError(f"{shown}: more than {MAX_OUTPUT_BYTES // 2**20} MiB of answer")
         if not ended:
-            raise SlurmError(f"{shown}: no answer within {limit_s:g} s")
+            raise SlurmError(f"{shown}: no answer within {limit_s:.3g} s")
         if code:
             lines = (complaint or said).decode("utf-8", errors="replace").splitlines()
             told = " / ".join(line.strip() for line in lines[-3:] if line.strip())

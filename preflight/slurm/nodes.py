@@ -5,7 +5,6 @@ The form of one line (-o) can't be told apart safely: reasons and comments hold 
 
 import calendar
 import re
-import time
 
 from preflight.model.base import Noun
 from preflight.model.hostlist import unfold
@@ -18,7 +17,8 @@ AWAY = {
 }  # on their way down or up: none of our business
 RESERVED = {"maintenance", "maint", "reserved", "planned"}
 _REASON = re.compile(r"^(?P<text>.*) \[(?P<by>[^\[\]@]*)@(?P<at>[^\[\]@]*)\]$")
-_FIRST = re.compile(r"^NodeName=(\S+)", re.MULTILINE)
+_TIME = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2}):([0-9]{2}):([0-9]{2})")
+_LINE = re.compile(r"^ {3}([A-Za-z]+)=(.*)$", re.MULTILINE)
 
 
 class SlurmNode(Noun, frozen=True, kw_only=True):
@@ -66,28 +66,27 @@ def parse_nodes(text: str) -> list[SlurmNode]:
 
 
 def _node(record: str) -> SlurmNode:
-    reason, by, at_s = _reason(record)
-    first = record.partition("\n")[0]
-    states = (value(record, "State") or "unknown").split("+")
+    told = _facts(record)
+    reason, by, at_s = _reason(clean(told.get("Reason", "")))
+    states = (_word(told, "State") or "unknown").split("+")
     return SlurmNode(
-        name=first.partition("=")[2].partition(" ")[0],
+        name=record.partition("\n")[0].partition("=")[2].partition(" ")[0],
         states=frozenset(state.rstrip("*~#!%$@^-").lower() for state in states if state),
-        address=value(record, "NodeAddr"),
-        hostname=_inside(record, "NodeAddr", "NodeHostName"),
-        partitions=tuple(filter(None, (value(record, "Partitions") or "").split(","))),
-        gres=value(record, "Gres"),
+        address=_word(told, "NodeAddr"),
+        hostname=_behind(told, "NodeAddr", "NodeHostName"),
+        partitions=tuple(filter(None, (_word(told, "Partitions") or "").split(","))),
+        gres=_word(told, "Gres"),
         reason=reason,
         reason_by=by,
         reason_at_s=at_s,
-        boot_at_s=parse_time(value(record, "BootTime") or ""),
-        comment=line(record, "Comment"),
-        extra=line(record, "Extra"),
+        boot_at_s=parse_time(_word(told, "BootTime") or ""),
+        comment=clean(told.get("Comment", "")),
+        extra=clean(told.get("Extra", "")),
     )
 
 
-def _reason(record: str) -> tuple[str | None, str | None, float | None]:
+def _reason(whole: str | None) -> tuple[str | None, str | None, float | None]:
     """Text, who set it, and when. Of a text of several lines the first: who set it stands at its end."""
-    whole = line(record, "Reason")
     match = _REASON.match(whole or "")
     if match is None:
         return whole, None, None
@@ -98,13 +97,14 @@ def parse_partitions(text: str) -> list[SlurmPartition]:
     """All partitions of the answer to `scontrol show partition`."""
     found = []
     for record in _records(text, "PartitionName"):
-        nodes = value(record, "Nodes")
+        told = _facts(record)
+        nodes = _word(told, "Nodes")
         found.append(
             SlurmPartition(
                 name=record.partition("\n")[0].partition("=")[2].strip(),
                 nodes=tuple(unfold(nodes)) if nodes else (),
-                state=(value(record, "State") or "").lower() or None,
-                default=_inside(record, "AllocNodes", "Default") == "YES",
+                state=(_word(told, "State") or "").lower() or None,
+                default=_behind(told, "AllocNodes", "Default") == "YES",
             )
         )
     return found
@@ -112,9 +112,12 @@ def parse_partitions(text: str) -> list[SlurmPartition]:
 
 def parse_time(text: str) -> float | None:
     """Unix time of "2026-11-30T18:15:34" as UTC, which the commands are asked for; None: "Unknown", "None", nonsense."""
+    match = _TIME.fullmatch(text.strip())
+    if match is None:
+        return None
     try:
-        return float(calendar.timegm(time.strptime(text.strip(), "%Y-%m-%dT%H:%M:%S")))
-    except ValueError:
+        return float(calendar.timegm(tuple(map(int, match.groups()))))
+    except ValueError:  # month 13
         return None
 
 
@@ -123,21 +126,19 @@ def _records(text: str, key: str) -> list[str]:
     return [record for record in re.split(rf"(?:\A|\n\s*\n)(?={key}=)", text) if record.startswith(f"{key}=")]
 
 
-def line(record: str, key: str) -> str | None:
-    """The rest of the first line that begins with the key; None: there is none, or it says that there is nothing."""
-    match = re.search(rf"^ {{3}}{re.escape(key)}=(.*)$", record, re.MULTILINE)
-    return clean(match[1]) if match else None
+def _facts(record: str) -> dict[str, str]:
+    """What stands behind each key that begins a line; of a key that is there twice, the first."""
+    return dict(reversed(_LINE.findall(record)))
 
 
-def value(record: str, key: str) -> str | None:
-    """The same up to the next space."""
-    told = line(record, key)
-    return clean(told.partition(" ")[0]) if told else None
+def _word(told: dict[str, str], key: str) -> str | None:
+    """The value up to the next space; None: there is none, or it says that there is nothing."""
+    return clean(told.get(key, "").partition(" ")[0])
 
 
-def _inside(record: str, first: str, key: str) -> str | None:
+def _behind(told: dict[str, str], first: str, key: str) -> str | None:
     """A value that stands behind another key on its line."""
-    match = re.search(rf" {re.escape(key)}=(\S*)", f" {line(record, first) or ''}")
+    match = re.search(rf" {re.escape(key)}=(\S*)", f" {told.get(first, '')}")
     return clean(match[1]) if match else None
 
 
