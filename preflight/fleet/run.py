@@ -59,10 +59,9 @@ def run(
 ) -> Report:
     """Measure and judge. Raises ConfigError, WorldError; an interruption ends it early with a partial report.
 
-    `local` (agents, workers on each): on this machine. Else `agents`, with the key that they have, or munge. `world`: where it takes place; seconds are those of its clock.
-    `memory`: where scans go on; what this one did is kept there if the file can be written, else said on stderr. `earlier`: reports of earlier runs, which this one's
-    figures are compared with. `placement`: where the job's ranks said that they are (`preflight ranks`), in place of where its launcher should put them.
-    `slurm_job`: the number of the job that it is for; resident agents give way to all others.
+    `local` (agents, workers on each): on this machine. Else `agents`, with the key that they have, or munge. `world`: where it takes place; seconds are those of its clock. `memory`: where scans go
+    on; what this one did is kept there if the file can be written, else said on stderr. `earlier`: reports of earlier runs, which this one's figures are compared with. `placement`: where the job's ranks
+    said that they are (`preflight ranks`), in place of where its launcher should put them. `slurm_job`: the number of the job that it is for; resident agents give way to all others.
     """
     if local and local[0] * local[1] > MAX_LOCAL:
         raise UsageError(f"--local {local[0]}x{local[1]}: at most {MAX_LOCAL} workers on one machine")
