@@ -81,18 +81,21 @@ def command(
 
     Exit codes: 0 go, 10 no-go, 3 undecided, 64 wrong usage, 78 bad plan or configuration.
     """
-    options = RunOptions(budget_s=read_budget(budget), **said)
-    _check_keep(options, local)
-    if local is None and hosts is None:
-        from preflight.fleet.srun import outside_hint, read_step
+    from preflight.fleet.srun import outside_hint, read_step
 
-        step = read_step(os.environ)
-        if step is not None:
-            from preflight.cli.run_srun import run_in_step
+    step = read_step(os.environ) if local is None and hosts is None else None
+    try:
+        options = RunOptions(budget_s=read_budget(budget), **said)
+        _check_keep(options, local)
+    except UsageError:
+        if step is not None and not step.leads_step:
+            return 0  # the first task says it, and gives the step its code
+        raise
+    if step is not None:
+        from preflight.cli.run_srun import run_in_step
 
-            return run_in_step(options, step, key_file, interface)
-        _check_places(local, hosts, key_file, munge=munge, hint=outside_hint(os.environ))
-    _check_places(local, hosts, key_file, munge=munge)
+        return run_in_step(options, step, key_file, interface)
+    _check_places(local, hosts, key_file, munge=munge, hint=outside_hint(os.environ))
     return _run_elsewhere(options, local, hosts, key_file)
 
 
@@ -105,11 +108,17 @@ def _run_elsewhere(options: RunOptions, local: str | None, hosts: str | None, ke
     prepared = prepare(options)
     agents = parse_hosts(hosts) if hosts else ()
     key = read_key(key_file) if key_file else Munge(0, read_config().agent.munge_socket) if hosts else None
+    job = os.environ.get("SLURM_JOB_ID", "")
+    where: dict[str, Any] = {
+        "agents": agents,
+        "key": key,
+        "slurm_job": job if re.fullmatch("[0-9]{1,10}", job) else None,
+    }
     with Interruptions() as interruptions:  # until the report is out
         if options.keep is not None:
-            return run_and_keep(options, prepared, interruptions, agents, key=key)
-        where = _local(local) if local else None
-        return conclude(options, measure(options, prepared, interruptions, local=where, agents=agents, key=key))
+            return run_and_keep(options, prepared, interruptions, **where)
+        sizes = _local(local) if local else None
+        return conclude(options, measure(options, prepared, interruptions, local=sizes, **where))
 
 
 def _check_keep(options: RunOptions, local: str | None) -> None:
