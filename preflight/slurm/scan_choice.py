@@ -4,6 +4,7 @@ Users come and go, so that no fixed tournament can be kept to: each choice is ma
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import combinations
@@ -58,12 +59,17 @@ def choose(
     return tuple(tuple(sorted(names)) for names in chosen)
 
 
-def share_covered(nodes: Sequence[str], covered: Mapping[Pair, float], *, now_s: float, age_s: float) -> float | None:
-    """The share of all pairs of these nodes that were measured within `age_s`; None: there is no pair."""
-    number = len(nodes) * (len(nodes) - 1) // 2
-    known = set(nodes)
-    fresh = sum(1 for (a, b), at_s in covered.items() if a in known and b in known and now_s - at_s <= age_s)
-    return fresh / number if number else None
+def share_covered(
+    kinds: Iterable[Sequence[str]], covered: Mapping[Pair, float], *, now_s: float, age_s: float
+) -> float | None:
+    """The share of all pairs of nodes of one kind that were measured within `age_s`; None: there is no pair."""
+    kind_of = {name: number for number, names in enumerate(kinds) for name in names}
+    sizes = Counter(kind_of.values())
+    pairs = sum(size * (size - 1) // 2 for size in sizes.values())
+    fresh = sum(
+        1 for (a, b), at_s in covered.items() if a in kind_of and kind_of[a] == kind_of.get(b) and now_s - at_s <= age_s
+    )
+    return fresh / pairs if pairs else None
 
 
 class _Waiting:

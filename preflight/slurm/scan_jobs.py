@@ -14,7 +14,7 @@ from pathlib import Path
 from preflight.config import ScanSite
 from preflight.errors import ConfigError, SlurmError
 from preflight.model.base import Record
-from preflight.model.hostlist import fold, unfold
+from preflight.model.hostlist import fold_for_slurm, unfold
 from preflight.slurm.commands import Slurm, job_id, node_name
 from preflight.slurm.scan_nodes import Kind
 
@@ -67,7 +67,12 @@ def submit(
     minutes = max(1, math.ceil(site.time_limit_s / 60))
     words = [
         *("--parsable", f"--job-name={JOB_NAME}", f"--comment={COMMENT}", f"--partition={kind.partition}"),
-        *(f"--nodelist={fold(map(node_name, nodes))}", f"--nodes={len(nodes)}", "--exclusive", "--no-requeue"),
+        *(
+            f"--nodelist={fold_for_slurm([node_name(name) for name in nodes])}",
+            f"--nodes={len(nodes)}",
+            "--exclusive",
+            "--no-requeue",
+        ),
         *(f"--time={minutes}", f"--nice={NICE}", f"--deadline=now+{math.ceil(minutes * 60 + SPARE_S)}"),
         *(f"--chdir={folder}", f"--output={folder}/job.log", "--export=NIL", "--mem=0", "--ntasks-per-node=1"),
         *([f"--gres={kind.gpus}"] if kind.gpus else []),

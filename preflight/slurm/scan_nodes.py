@@ -22,12 +22,14 @@ def is_free(node: SlurmNode) -> bool:
     return "idle" in node.states and node.states - HARMLESS == {"idle"}
 
 
-def free_kinds(
+def kinds_of(
     nodes: Iterable[SlurmNode],
     partitions: Iterable[str],
     roots: Mapping[str, str] | None = None,
+    *,
+    free: bool = True,
 ) -> dict[Kind, tuple[str, ...]]:
-    """The free nodes by kind, sorted by name. `partitions`: those that may be used, the one to prefer first. `roots`: node -> topmost switch; None: not known, so that all count as joined.
+    """The free nodes (or all that are there, if not `free`) by kind, sorted by name. `partitions`: those that may be used, the one to prefer first. `roots`: node -> topmost switch; None: not known, so that all count as joined.
 
     Nodes without GPUs are left out where others of these partitions have some. A node that a known topology doesn't name stays alone.
     """
@@ -37,7 +39,7 @@ def free_kinds(
     found: dict[Kind, list[str]] = {}
     for node in inside:
         gpus = gpus_of(node)
-        if is_free(node) and (gpus or not any_gpus):
+        if (is_free(node) if free else not node.absent) and (gpus or not any_gpus):
             partition = next(each for each in wanted if each in node.partitions)
             root = "" if roots is None else roots.get(node.name, f"unknown, {node.name}")
             found.setdefault(Kind(partition, gpus, root), []).append(node.name)

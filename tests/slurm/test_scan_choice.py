@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from preflight.slurm.nodes import SlurmNode, parse_nodes
 from preflight.slurm.scan_choice import choose, pair_of, share_covered
-from preflight.slurm.scan_nodes import Kind, free_kinds, gpus_of, is_free
+from preflight.slurm.scan_nodes import Kind, kinds_of, gpus_of, is_free
 
 AGE_S, HOUR_S = 7 * 86400.0, 3600.0
 
@@ -113,8 +113,8 @@ def test_a_pair_that_this_sweep_has_had_gives_way_to_others():
 def test_the_share_that_is_covered_counts_what_is_fresh_between_these_nodes():
     names = names_of(3)
     covered = {("n001", "n002"): -10.0, ("n001", "n003"): -2 * AGE_S, ("n001", "zz"): 0.0}
-    assert share_covered(names, covered, now_s=0, age_s=AGE_S) == pytest.approx(1 / 3)
-    assert share_covered(["n001"], covered, now_s=0, age_s=AGE_S) is None
+    assert share_covered([names], covered, now_s=0, age_s=AGE_S) == pytest.approx(1 / 3)
+    assert share_covered([["n001"], ["n002"]], covered, now_s=0, age_s=AGE_S) is None
 
 
 # --- which nodes are free ------------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_nodes_are_measured_together_if_they_have_the_same_gpus_partition_and_fa
         node("n8"),
     ]
     roots = {"n1": "spine", "n2": "spine", "n3": "spine", "n4": "spine", "n8": "island"}
-    assert free_kinds(nodes, ["gpu", "other"], roots) == {
+    assert kinds_of(nodes, ["gpu", "other"], roots) == {
         Kind("gpu", "gpu:8", "island"): ("n8",),
         Kind("gpu", "gpu:8", "spine"): ("n1", "n2"),
         Kind("gpu", "gpu:h100:8", "spine"): ("n3", "n4"),
@@ -169,8 +169,8 @@ def test_nodes_are_measured_together_if_they_have_the_same_gpus_partition_and_fa
 
 def test_without_gpus_anywhere_all_nodes_count_and_one_that_the_topology_does_not_name_stays_alone():
     nodes = [node("n1", gres=None), node("n2", gres=None), node("n3", gres="tmpdisk:100")]
-    assert list(free_kinds(nodes, ["gpu"]).values()) == [("n1", "n2", "n3")]
-    assert sorted(free_kinds(nodes, ["gpu"], {"n1": "s", "n2": "s"}).values()) == [("n1", "n2"), ("n3",)]
+    assert list(kinds_of(nodes, ["gpu"]).values()) == [("n1", "n2", "n3")]
+    assert sorted(kinds_of(nodes, ["gpu"], {"n1": "s", "n2": "s"}).values()) == [("n1", "n2"), ("n3",)]
 
 
 @pytest.mark.parametrize(
