@@ -30,24 +30,31 @@ NEEDS = [
     pytest.mark.timeout(900),
 ]
 WAIT_S = 60.0  # for whatever should happen within seconds, on a busy machine
+SCRIPTS = Path(__file__).parents[2] / "deploy" / "slurm"
 CLUSTER_PORTS = (6817, 6818)  # Slurm's own, free in every namespace
 Gpus = Literal["healthy", "sick", "hanging", "missing"]
 DEFINES: dict[str, tuple[str, ...]] = {"healthy": (), "sick": ("REMAP_FAILED",), "hanging": ("HANG_INIT",)}
 
+SITE = """
+[agent]
+munge_socket = "{cluster}/munge/socket"
+[slurm]
+enforce = true
+state_dir = "{folder}/state"
+textfile_dir = "{folder}/metrics"
+"""
 _CONF = """
 GresTypes=gpu
-PrologFlags=Alloc
+PrologFlags=Alloc,DeferBatch
 PrologEpilogTimeout=30
 TopologyPlugin=topology/tree
 """
 # Slurm gives a program none of this, a site's machine would: where the driver's library is, and Slurm's file, which 22.05 names to the node's prolog alone
-_ON_A_NODE = """#!/bin/sh
-export SLURM_CONF="{folder}/slurm.conf"
-export LD_LIBRARY_PATH="{folder}/nodes/$SLURMD_NODENAME/nvml" PREFLIGHT_CONFIG="{folder}/nodes/$SLURMD_NODENAME/preflight.toml"
-exec {program}
-"""
-_AT_THE_HEAD = """#!/bin/sh
-export SLURM_CONF="{folder}/slurm.conf" PREFLIGHT_CONFIG="{folder}/head/preflight.toml"
+_HOOK = """#!/bin/sh
+place="{places}"
+SLURM_CONF="{folder}/slurm.conf" PREFLIGHT_CONFIG="$place/preflight.toml" LD_LIBRARY_PATH="$place/nvml"
+export SLURM_CONF PREFLIGHT_CONFIG LD_LIBRARY_PATH
+[ -e "$place/before" ] && . "$place/before"
 exec {program}
 """
 
@@ -132,12 +139,24 @@ class SlurmCluster(base.SlurmBox):
         """The end of a daemon's log: "slurmctld", "slurmd-n1"."""
         return "\n".join((self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-lines:])
 
+    def processes(self, name: str) -> dict[int, str]:
+        """What runs on a node (or at the "head") beside Slurm's daemons: process id and command line."""
+        assert self.box is not None
+        found = {}
+        for pid in sh("ip", "netns", "pids", self.box.space(name)).split():
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+                if Path(words[0]).name not in {"slurmd", "slurmctld", ""}:
+                    found[int(pid)] = " ".join(words).strip()
+        return found
+
     def reset(self) -> None:
         """No jobs, all nodes idle, healthy GPUs, all links as they were: for the next test."""
         self.run("scancel", "--user=root")
         self.wait_for(lambda: not self.run("squeue", "-h").strip(), "an empty queue")
         for name in self.nodes:
             self.set_gpus(name, "healthy")
+            self.before(name, None)
             if "drain" in self.node(name).states:
                 self.run("scontrol", "update", f"nodename={name}", "state=resume")
             if self.node(name).reason:
@@ -149,12 +168,19 @@ class SlurmCluster(base.SlurmBox):
     # --- what a site sets up --------------------------------------------------------------------------------------------
 
     def configure(self, text: str, *names: str) -> None:
-        """preflight.toml of these nodes (or "head"), of all and of the head if none is named. {folder} in it is that of the node."""
+        """preflight.toml of these nodes (or "head"), of all and of the head if none is named. {folder} in it is that of the node, {cluster} the cluster's."""
         for name in names or (*self.nodes, "head"):
             folder = self.place_of(name)
             path = folder / "preflight.toml"
-            path.write_text(text.replace("{folder}", str(folder)))
+            path.write_text(text.replace("{folder}", str(folder)).replace("{cluster}", str(self.folder)))
             path.chmod(0o644)
+
+    def before(self, name: str, lines: str | None) -> None:
+        """Shell lines that run on the node before each of its programs: variables, or a wait. None: no more."""
+        path = self.place_of(name) / "before"
+        path.unlink(missing_ok=True)
+        if lines is not None:
+            path.write_text(f"{lines}\n")
 
     def place_of(self, name: str) -> Path:
         """The folder of one node's files, or of the "head"'s: preflight.toml, state, metrics, nvml."""
@@ -170,7 +196,9 @@ class SlurmCluster(base.SlurmBox):
     def hook(self, name: str, program: str, *, at_head: bool = False) -> Path:
         """A script by which Slurm runs a program for us, with the node's own driver library and configuration."""
         path = self.folder / name
-        path.write_text((_AT_THE_HEAD if at_head else _ON_A_NODE).format(folder=self.folder, program=program))
+        places = self.place_of("head") if at_head else self.folder / "nodes" / "$SLURMD_NODENAME"
+        told = program.replace("{cluster}", str(self.folder))
+        path.write_text(_HOOK.format(places=places, folder=self.folder, program=told))
         path.chmod(0o755)
         return path
 
@@ -187,7 +215,8 @@ def slurm_cluster(
     health: str | None = None,
     namespaces: bool = True,
 ) -> Iterator[SlurmCluster]:
-    """The cluster, ready to run jobs. `config`: more lines of slurm.conf; {folder} in it is the cluster's. `prolog`, `prolog_slurmctld`, `health`: a command, run by the shell's exec.
+    """The cluster, ready to run jobs. `config`: more lines of slurm.conf. `prolog`, `prolog_slurmctld`, `health`: a command, run by the shell's exec. In all of them {cluster} is the cluster's folder, where
+    {cluster}/deploy has the scripts of deploy/slurm, set up for this cluster.
 
     `folder`: where logs are kept after a failure; everything else is in a short folder of the cluster's own, since munge's sockets need short names and users must reach them.
     """
@@ -202,8 +231,9 @@ def slurm_cluster(
             stack.callback(_end_all, cluster)
             started = stack.enter_context(base.daemons(own))
             _lay_out(cluster)
+            _install(cluster)
             hooks = _hooks(cluster, prolog, prolog_slurmctld, health)
-            _write_conf(cluster, hooks + config.replace("{folder}", str(own)))
+            _write_conf(cluster, hooks + config.replace("{cluster}", str(own)))
             _start(cluster, started)
             yield cluster
     finally:
@@ -239,7 +269,25 @@ def _lay_out(cluster: SlurmCluster) -> None:
         if name != "head":
             (cluster.folder / f"spool-{name}").mkdir()
             cluster.set_gpus(name, "healthy")
-    cluster.configure('[slurm]\nstate_dir = "{folder}/state"\ntextfile_dir = "{folder}/metrics"\n')
+    cluster.configure(SITE)
+
+
+def _install(cluster: SlurmCluster) -> None:
+    """The scripts of deploy/slurm, with the settings at their heads edited as a site does; deploy/preflight is the program that they call."""
+    folder = cluster.folder / "deploy"
+    folder.mkdir()
+    (folder / "preflight").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m preflight "$@"\n')
+    (folder / "preflight").chmod(0o755)
+    for script in SCRIPTS.glob("*.sh"):
+        settings = {"PREFLIGHT": folder / "preflight", "LOG": cluster.folder / f"{script.stem}.log"}
+        if script.stem in {"prolog", "health"}:
+            settings["TEXTFILE_DIR"] = cluster.folder / "nodes" / "$SLURMD_NODENAME" / "metrics"
+        text = script.read_text()
+        for name, value in settings.items():
+            text, count = re.subn(rf"^{name}=\S*", f"{name}={value}", text, flags=re.MULTILINE)
+            assert count == 1, f"{script} sets {name} {count} times"
+        (folder / script.name).write_text(text)
+        (folder / script.name).chmod(0o755)
 
 
 def _hooks(cluster: SlurmCluster, prolog: str | None, prolog_slurmctld: str | None, health: str | None) -> str:
