@@ -224,7 +224,7 @@ def _read(process: "subprocess.Popen[bytes]", ends_at: float) -> tuple[bytes, by
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ, said)
         selector.register(process.stderr, selectors.EVENT_READ, complaint)
-        while selector.get_map() and len(said) <= MAX_OUTPUT_BYTES:
+        while selector.get_map():
             ready = selector.select(max(0.0, ends_at - time.monotonic()))
             for key, _ in ready:
                 data = os.read(key.fd, 65536)
@@ -232,7 +232,7 @@ def _read(process: "subprocess.Popen[bytes]", ends_at: float) -> tuple[bytes, by
                 if not data:
                     selector.unregister(key.fileobj)
             del complaint[:-MAX_COMPLAINT_BYTES]
-            if not ready:
+            if not ready or len(said) > MAX_OUTPUT_BYTES:
                 return bytes(said), bytes(complaint), False
     try:
         process.wait(max(0.0, ends_at - time.monotonic()))
@@ -246,7 +246,7 @@ def _end(process: "subprocess.Popen[bytes]") -> int | None:
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
-    if process.poll() is None:
+    if process.returncode is None:  # not reaped, so that the group's number is still its own
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):

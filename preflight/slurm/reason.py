@@ -46,7 +46,7 @@ def reason_of(findings: Sequence[Finding], run_id: str, *, node: str | None = No
     worst, *others = sorted(findings, key=_order)
     kind = kind or ("fabric" if any(finding.check in MEASURED for finding in findings) else "local")
     head = f"{PREFIX}{_name(worst.check)} {_part(worst, node)}: "
-    tail = f" [{_name(run_id)[:MAX_RUN] or 'run unknown'}, {kind}]"
+    tail = f" [{_name(run_id)[:MAX_RUN] or 'unknown'}, {kind}]"
     if others:
         tail = f"; +{len(others)} more ({_others(worst, others)}){tail}"
     observed, expected = readable(worst.observed, node), readable(worst.expected, node)
@@ -130,7 +130,7 @@ def _part(finding: Finding, node: str | None) -> str:
         name = name.removeprefix(f"{node} ")
     elif match := re.match(r"\S+ (GPU .*|NVSwitch .*)", name):
         name = match[1]
-    return shortened(name, MAX_PART)
+    return shortened(name, MAX_PART) or "node"
 
 
 def _others(worst: Finding, others: Sequence[Finding]) -> str:
