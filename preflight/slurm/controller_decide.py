@@ -41,23 +41,24 @@ def decide(
     owned = [finding for finding in report.findings if _is_the_jobs(finding, uses)]
     if owned:
         held = nobody_guilty == "hold" and any(set(uses.get(f.check, ())) & {"plan", "measurements"} for f in owned)
-        return _decision(report, "hold" if held else "warn", owner_text(owned, report.run_id), let_off)
+        return _decision(report, "hold" if held else "warn", owner_text(owned), let_off)
     if let_off or report.answer != "go":
         why = next((f for f in report.findings if f.verdict is Verdict.UNKNOWN and f.need == "required"), None)
-        told = f"{why.check} {why.subject}: {why.observed}" if why else f"the answer is {report.answer}"
+        told = f"{why.check} {why.subject}: {why.observed}" if why else ""
         return _decision(report, "unknown", told, let_off)
     return _decision(report, "start", "", ())
 
 
-def owner_text(findings: Sequence[Finding], run_id: str) -> str:
-    """What the job's owner reads of the worst findings: what is wrong, and what mends it. One line of printable ASCII."""
+def owner_text(findings: Sequence[Finding]) -> str:
+    """What the job's owner reads of the worst findings, one of each check: what is wrong, and what mends it. One line of printable ASCII."""
+    first = list({finding.check: finding for finding in reversed(findings)}.values())[::-1]
     told = []
-    for finding in findings[:SHOWN]:
+    for finding in first[:SHOWN]:
         remedy = f"; do: {finding.remedy}" if finding.remedy else ""
         told.append(readable(f"{finding.check} {finding.subject}: {finding.observed}{remedy}"))
-    more = f" / +{len(findings) - SHOWN} more" if len(findings) > SHOWN else ""
-    tail = f"{more} [{run_id}]"
-    return shortened(" / ".join(dict.fromkeys(told)), OWNER_LETTERS - len(tail)) + tail
+    more = len(findings) - len(told)
+    tail = f" / +{more} more" if more else ""
+    return shortened(" / ".join(told), OWNER_LETTERS - len(tail)) + tail
 
 
 def _decision(
@@ -97,6 +98,8 @@ def _guilty(
                 why = "it is no node of the job"
             elif finding.blames is not None and finding.blames.name in foreign:
                 why = "it is not about a GPU of the job"
+            elif _copies_only(finding, evidence):
+                why = "only its copies to and from the host were slow, which a busy host does too"
             elif finding.check in MEASURED:
                 seen = repeated(finding, node, evidence)
                 why = _why_not_measured(node, lost, crowded, seen, partial=report.partial)
@@ -105,7 +108,7 @@ def _guilty(
             else:
                 kept.setdefault(node, []).append(finding)
                 again += [seen] if seen else []
-    return kept, let_off, tuple(readable(text) for text in again)
+    return kept, list(dict.fromkeys(let_off)), tuple(readable(text) for text in again)
 
 
 def _why_not_measured(node: str, lost: set[str], crowded: frozenset[str], seen: str | None, *, partial: bool) -> str:
@@ -117,6 +120,13 @@ def _why_not_measured(node: str, lost: set[str], crowded: frozenset[str], seen: 
     if partial:
         return "the run was interrupted"
     return "" if seen else "it was seen once only"
+
+
+def _copies_only(finding: Finding, evidence: Evidence) -> bool:
+    """Whether nothing but copies between GPU and host speaks against it: a slot or link that is slow is a fact of its own (pcie_link)."""
+    named = set(finding.evidence)
+    ops = {m.probe.collective for m in evidence.measurements or () if m.probe.key in named}
+    return bool(ops) and ops <= {"host_to_device", "device_to_host"}
 
 
 def _is_the_jobs(finding: Finding, uses: Mapping[str, Sequence[str]]) -> bool:
@@ -138,7 +148,7 @@ def _foreign_parts(evidence: Evidence) -> frozenset[str]:
     return frozenset(name for node in known if node.mask is not None for name in others_of(node, nobody))
 
 
-def summary(decision: Decision, job: int, nodes: Sequence[str]) -> str:
+def summary(decision: Decision, nodes: Sequence[str]) -> str:
     """The decision on one line, for the log."""
     said = {
         "start": "go",
@@ -147,7 +157,7 @@ def summary(decision: Decision, job: int, nodes: Sequence[str]) -> str:
         "hold": "no node is to blame; it is to be held",
         "drain": f"to blame: {fold(decision.guilty)}",
     }[decision.course]
-    parts = [f"job {job} on {fold(nodes)}: {said}", decision.text]
+    parts = [f"on {fold(nodes)}: {said}", decision.text]
     parts += [f"seen again: {'; '.join(decision.repeated)}"] if decision.repeated else []
     parts += [f"let off: {'; '.join(decision.let_off[:SHOWN])}"] if decision.let_off else []
     return ". ".join(part for part in parts if part) + (f" [{decision.run_id}]" if decision.run_id else "")

@@ -11,7 +11,7 @@ import msgspec
 
 from preflight.config import Site, SlurmSite
 from preflight.errors import ConfigError, WorldError
-from preflight.model import Job, Launch, ModelShape, Parallel, Rule, Training
+from preflight.model import Job, Launch, ModelShape, Parallel, Rule
 from preflight.model.base import Noun
 from preflight.slurm.directive import Directive
 from preflight.slurm.state import refuse_foreign
@@ -107,21 +107,16 @@ def _read(path: Path) -> Job:
 
 
 def _plain_job(degrees: Mapping[str, int]) -> Job:
-    """Degrees over a model of some 70B, whose messages are large enough to tell rates; nothing is said of memory and times, which only the job's own model tells."""
-    tp, ep = degrees.get("tp", 1), degrees.get("ep", 1)
+    """Degrees over a model of which nothing is said but a size that makes messages large enough to tell rates: no volumes, no memory and no times are told, which only the job's own model gives."""
+    ep = degrees.get("ep", 1)
     return Job(
         source="the job's comment" if degrees else "the job's nodes",
         model=ModelShape(
             parameters=70 * 10**9,
             layers=80 * degrees.get("pp", 1),
-            hidden_size=8192,
-            attention_heads=8 * tp,
-            kv_heads=8 * tp,
-            head_dim=128,
             experts=8 * ep if ep > 1 else None,
             experts_per_token=2 if ep > 1 else None,
         ),
         parallel=Parallel(**dict(degrees)),  # type: ignore[arg-type]
-        training=Training(micro_batches=8, micro_batch_size=1, seq_length=4096),
         rules={name: Rule(severity="off") for name in _OF_THE_MODEL},
     )

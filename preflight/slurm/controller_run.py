@@ -111,7 +111,7 @@ def _run(
     assert context.job_id is not None
     checks = load_checks()
     check_rules(wanted.job.source, wanted.job.rules, {check.name: check.limits for check in checks})
-    patient = patient_world(world or World(), wanted.job.launch.node_gpus, context.job_id, wait_s=budget_s / 2)
+    patient = patient_world(world or World(), wanted.job.launch.node_gpus, wait_s=budget_s / 2)
     with Interruptions() as interruptions:
         report = run(
             wanted.job,
@@ -123,6 +123,7 @@ def _run(
             interruptions=interruptions,
             world=patient,
             command="slurm prolog-slurmctld",
+            slurm_job=str(context.job_id),
         )
     return msgspec.structs.replace(report, run_id=f"controller-{context.attempt}"), checks
 

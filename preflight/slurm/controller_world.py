@@ -29,7 +29,7 @@ END_S = 3.0
 
 
 def patient_world(
-    inner: "World", node_gpus: Mapping[str, tuple[int, ...]] | None, job: int, *, wait_s: float, look_s: float = LOOK_S
+    inner: "World", node_gpus: Mapping[str, tuple[int, ...]] | None, *, wait_s: float, look_s: float = LOOK_S
 ) -> "World":
     """A world like `inner` in which starting workers waits up to wait_s for agents that are busy, and nodes tell which GPUs the job has there.
 
@@ -39,7 +39,7 @@ def patient_world(
     @asynccontextmanager
     async def dial(key: Any) -> AsyncIterator["ClientFactory"]:
         async with inner.dial(key) as factory:
-            party = _Party(job, wait_s, look_s)
+            party = _Party(wait_s, look_s)
             yield lambda address: _PatientClient(factory(address), address, party, node_gpus)
 
     return msgspec.structs.replace(inner, dial=dial)
@@ -65,8 +65,7 @@ class _Start(msgspec.Struct):
 class _Party:
     """All the nodes of a run, whose workers start together."""
 
-    def __init__(self, job: int, wait_s: float, look_s: float) -> None:
-        self.job = job
+    def __init__(self, wait_s: float, look_s: float) -> None:
         self.wait_s = wait_s
         self.look_s = look_s
         self.coming: dict[str, _Start] = {}
