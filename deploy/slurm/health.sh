@@ -14,13 +14,13 @@ LOGGER=/usr/bin/logger
 # ----------------------------------------------------------------------------------------------------------------------
 
 (: >>"$LOG") 2>/dev/null || LOG=/dev/null
-"$TIMEOUT" --foreground -k 2 "$LIMIT" "$PREFLIGHT" slurm health ${TEXTFILE_DIR:+--textfile-dir "$TEXTFILE_DIR"} \
-    </dev/null >>"$LOG" 2>&1
+exec >>"$LOG" 2>&1
+"$TIMEOUT" --foreground -k 2 "$LIMIT" "$PREFLIGHT" slurm health ${TEXTFILE_DIR:+--textfile-dir "$TEXTFILE_DIR"} </dev/null
 code=$?
 case $code in
     0 | 3 | 10 | 78) ;;  # preflight has told everything itself
     *)
-        echo "preflight: health program: broke with code $code; the node was not judged" >>"$LOG"
+        echo "preflight: health program: broke with code $code; the node was not judged"
         "$TIMEOUT" --foreground -k 1 2 "$LOGGER" -t preflight -p daemon.warning -- \
             "health program: broke with code $code; the node was not judged" </dev/null >/dev/null 2>&1
         ;;

@@ -23,9 +23,10 @@ case ${SLURMD_NODENAME:-} in
     *) node=$SLURMD_NODENAME ;;
 esac
 (: >>"$LOG") 2>/dev/null || LOG=/dev/null
+exec >>"$LOG" 2>&1  # and not slurmd's pipe, which whatever is left behind would hold
 
 say() {  # one line for the operator; neither a missing nor a hanging logger matters
-    echo "preflight: prolog on $node: $1" >>"$LOG"
+    echo "preflight: prolog on $node: $1"
     "$TIMEOUT" --foreground -k 1 2 "$LOGGER" -t preflight -p daemon.warning -- "prolog on $node: $1" </dev/null >/dev/null 2>&1
 }
 
@@ -46,21 +47,21 @@ unknown() {  # what preflight could not say itself: the same series that it writ
 }
 
 umask 022
-late=
+late= stop=
 trap 'late=yes' USR1
-trap 'kill "$work" "$watch" 2>/dev/null; exit 0' TERM INT HUP
 
 # --foreground: preflight stays in the process group that slurmd ends when it ends this script
-"$TIMEOUT" --foreground -k 2 "$LIMIT" "$PREFLIGHT" slurm prolog ${TEXTFILE_DIR:+--textfile-dir "$TEXTFILE_DIR"} \
-    </dev/null >>"$LOG" 2>&1 &
+"$TIMEOUT" --foreground -k 2 "$LIMIT" "$PREFLIGHT" slurm prolog ${TEXTFILE_DIR:+--textfile-dir "$TEXTFILE_DIR"} </dev/null &
 work=$!
 (
-    trap 'kill "$nap"; exit 0' TERM
+    trap 'stop=yes' TERM
     "$SLEEP" "$GIVE_UP" &
-    nap=$!
-    wait "$nap" && kill -s USR1 "$$"
+    trap 'kill "$!"; exit 0' TERM
+    [ -z "$stop" ] || { kill "$!"; exit 0; }
+    wait "$!" && kill -s USR1 "$$"
 ) </dev/null >/dev/null 2>&1 &
 watch=$!
+trap 'kill "$work" "$watch" 2>/dev/null; exit 0' TERM INT HUP  # not before: a shell may lose a signal that comes while it forks
 
 wait "$work"
 code=$?
