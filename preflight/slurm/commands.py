@@ -14,13 +14,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from preflight.errors import SlurmError
-from preflight.model.hostlist import fold
 from preflight.slurm.jobs import SlurmJob, parse_job
 from preflight.slurm.nodes import SlurmNode, SlurmPartition, parse_nodes, parse_partitions, parse_time
 
 MAX_OUTPUT_BYTES = 64 * 2**20  # a node's record has about 1 kB, and there are not 50,000 nodes
 MAX_COMPLAINT_BYTES = 8192
 MAX_TEXT = 1000  # of a reason or a comment that we set
+MAX_NAMED = 256  # nodes asked for by name; it is all of them that the controller sends anyway
 REAP_S = 2.0  # for a process that was killed to go
 FOLDERS = ("/usr/bin", "/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin", "/usr/sbin")
 DAEMONS = {"slurmd", "slurmctld", "slurmstepd"}
@@ -48,11 +48,11 @@ class Slurm:
         wanted = None if names is None else [node_name(name) for name in names]
         if wanted == []:
             return {}
-        of = [] if wanted is None else [fold(wanted)]
+        of = [] if wanted is None or len(wanted) > MAX_NAMED else [",".join(wanted)]
         try:
             found = parse_nodes(self.run("scontrol", "show", "node", *of))
         except SlurmError as error:
-            if wanted is None or " not found" not in str(error):
+            if not of or " not found" not in str(error):
                 raise
             found = parse_nodes(self.run("scontrol", "show", "node"))
         known = {node.name: node for node in found}
@@ -101,7 +101,7 @@ class Slurm:
         assert wanted
         changes = {"state": state, "reason": reason, "extra": extra, "comment": comment}
         given = [f"{key}={plain(value)}" for key, value in changes.items() if value is not None]
-        self.run("scontrol", "update", f"nodename={fold(wanted)}", *given)
+        self.run("scontrol", "update", f"nodename={','.join(wanted)}", *given)
 
     def hold(self, job: str | int, text: str) -> None:
         """Keep a pending job from starting, with the reason where its owner finds it."""
