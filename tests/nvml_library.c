@@ -1,6 +1,6 @@
 /* A library in the place of NVIDIA's for cold processes: GPUS healthy GPUs of LINKS links, to switches (or, with DIRECT, to each other), all calls answered.
  * One fault can be compiled in: HANG_INIT, HANG_COUNT, HANG_GPU (one call of one GPU never returns), CRASH (one call of one GPU kills the process),
- * LATE (the library's initialising takes a while but ends), REMAP_FAILED (a row of one GPU could not be remapped). Numbers and structures: nvml.h.
+ * LATE (the library's initialising takes a while but ends), REMAP_FAILED (a row of one GPU could not be remapped). PROCESSES names a file of processes on GPUs. Numbers and structures: nvml.h.
  */
 #include <signal.h>
 #include <stdint.h>
@@ -17,6 +17,7 @@
 #endif
 #define SICK (GPUS - 1)
 #define NOT_SUPPORTED 3
+#define TOO_SMALL 7
 #define OTHER_VERSION 25
 
 typedef void *device;
@@ -31,6 +32,7 @@ struct fabric { u32 version; uint8_t uuid[16]; u32 status, clique, state, mask; 
 struct sram { u32 version; u64 counts[11]; u32 exceeded; };
 struct pair { u32 version; int value; };
 struct temperature { u32 version, sensor; int value; };
+struct process { u32 pid; u64 memory; u32 gpu_instance, compute_instance; };
 struct confidential { u32 environment, feature, tools; };
 
 static char gpus[GPUS];
@@ -145,7 +147,25 @@ int nvmlDeviceGetPowerManagementLimitConstraints(device gpu, u32 *least, u32 *mo
 int nvmlDeviceGetTemperatureV(device gpu, struct temperature *out) { (void)gpu; out->value = 31; return 0; }
 int nvmlDeviceGetMarginTemperature(device gpu, struct pair *out) { (void)gpu; out->value = 56; return 0; }
 int nvmlDeviceGetTemperatureThreshold(device gpu, u32 kind, u32 *out) { (void)gpu; (void)kind; (void)out; return NOT_SUPPORTED; }
+#ifdef PROCESSES
+/* Lines "GPU PID" of the file of that name: each is a process of 1 GiB. */
+int nvmlDeviceGetComputeRunningProcesses_v3(device gpu, u32 *count, struct process *out)
+{
+    u32 found = 0, room = *count, pid;
+    int index;
+    FILE *file = fopen(PROCESSES, "r");
+    while (file && fscanf(file, "%d %u", &index, &pid) == 2) {
+        if (index != index_of(gpu)) continue;
+        if (found < room) out[found] = (struct process){pid, 1u << 30, ~0u, ~0u};
+        found++;
+    }
+    if (file) fclose(file);
+    *count = found;
+    return found > room ? TOO_SMALL : 0;
+}
+#else
 int nvmlDeviceGetComputeRunningProcesses_v3(device gpu, u32 *count, void *out) { (void)gpu; (void)out; return word(count, 0); }
+#endif
 int nvmlDeviceGetGraphicsRunningProcesses_v3(device gpu, u32 *count, void *out) { (void)gpu; (void)out; return word(count, 0); }
 int nvmlDeviceGetMPSComputeRunningProcesses_v3(device gpu, u32 *count, void *out) { (void)gpu; (void)out; return word(count, 0); }
 
