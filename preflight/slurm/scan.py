@@ -27,8 +27,8 @@ from preflight.slurm.scan_verdicts import suspects
 if TYPE_CHECKING:
     from preflight.fleet.history import History
 
-POLL_S = 2.0
-SETTLE_S = 10.0
+POLL_S = (1.0, 15.0)  # of a small and of a large cluster: each look asks for all nodes and jobs
+NODES_PER_S = 50
 PENDING_S = 60.0  # a job of ours that has not started by then finds its nodes taken
 GRACE_S = 30.0  # after a job's end, for its report to be seen on a shared file system
 SILENT_S = 120.0  # without an answer of Slurm's the sweep ends
@@ -53,7 +53,7 @@ class Sweep:
         self.refused = 0
         self.roots = roots_of(site.slurm.topology)
         self.problem = ""
-        self.idle_since = time.monotonic() - SETTLE_S
+        self.poll_s = POLL_S[0]
 
     def run(self) -> Swept:
         """The whole sweep. Raises PreflightError before anything was begun; later faults are told in `problem`."""
@@ -73,7 +73,7 @@ class Sweep:
                     more = True
                 if not more:
                     break
-                self.stop.wait(POLL_S)
+                self.stop.wait(self.poll_s)
         finally:
             self._cancel_own()
         if self.stop.is_set():
@@ -88,16 +88,13 @@ class Sweep:
         own = scan_jobs.own_jobs(self.slurm)
         nodes = self.slurm.nodes()
         waiting = scan_jobs.waiting_jobs(self.slurm, own)
+        self.poll_s = min(max(POLL_S[0], len(nodes) / NODES_PER_S), POLL_S[1])
         self._follow(own)
         self._give_way(waiting, nodes)
         self._collect(nodes)
         time_is_up = time.monotonic() + self.site.scan.time_limit_s > self.ends_at
         held_back = not time_is_up and self._begin_jobs(nodes, waiting)
-        if self._open():
-            self.idle_since = time.monotonic()
-            return True
-        # nodes that our last jobs had are idle again a moment later
-        return not time_is_up and (held_back or time.monotonic() - self.idle_since < SETTLE_S)
+        return bool(self._open()) or held_back
 
     # --- jobs under way -------------------------------------------------------------------------------------------------
 
