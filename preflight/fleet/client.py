@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import time
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import aiohttp
 import msgspec
@@ -24,6 +24,14 @@ BEAT_S, MISSED_BEATS = (
 )  # between signs of life, and how many in a row may be missed: a stopped agent is noticed after 10 s
 
 
+class _Answer(NamedTuple):
+    """What came back. `signature` None: there is none."""
+
+    status: int
+    body: bytes
+    signature: str | None
+
+
 def new_session() -> aiohttp.ClientSession:
     """A session without aiohttp's limit of 100 connections, with which hung agents would starve healthy ones; proxies are ignored."""
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
@@ -39,16 +47,18 @@ class AgentClient:
         self, session: aiohttp.ClientSession, key: bytes | Munge, *, target: str, host: str, port: int
     ) -> None:
         self.session = session
-        self.signer = signer_of(key, target)
         self.target = target
         self.where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.signer = signer_of(key, target, self.where)
 
     async def call(self, path: str, request: object, reply_type: type[T], deadline_s: float) -> T:
         """POST a request. Raises TransportError: no answer in time, refused, or an answer that isn't one."""
         body, until = msgspec.json.encode(request), time.monotonic() + deadline_s
-        signed, status, data, signature = await self._exchange(path, body, deadline_s, until)
+        if self.signer.is_dear():
+            await self._send("GET", "/healthz", b"", {}, until)  # an agent that isn't there costs no credential
+        signed, (status, data, signature) = await self._ask(path, body, until)
         if status == 401 and self.signer.may_retry(signed, _text(data)):
-            signed, status, data, signature = await self._exchange(path, body, deadline_s, until)
+            signed, (status, data, signature) = await self._ask(path, body, until)
         if status == 401:
             raise AgentRefused(f"agent {self.target} at {self.where} refused us: {_text(data)}")
         try:
@@ -67,30 +77,33 @@ class AgentClient:
                 f"agent {self.target} at {self.where} answered {path} with nonsense: {error}"
             ) from error
 
-    async def _exchange(
-        self, path: str, body: bytes, deadline_s: float, until: float
-    ) -> tuple[Signed, int, bytes, str | None]:
-        """How the request was signed; status, body and signature of the reply. Raises TransportError."""
+    async def _ask(self, path: str, body: bytes, until: float) -> tuple[Signed, _Answer]:
+        """How the request was signed, and what came back. Raises TransportError."""
         try:
             signed = await self.signer.sign("POST", path, body, max(0.1, until - time.monotonic()))
         except MungeError as error:  # no fault of the agent, and none of its node
             raise AgentRefused(f"agent {self.target} at {self.where} was not asked: {error}") from error
-        timeout = aiohttp.ClientTimeout(total=max(0.1, until - time.monotonic()), sock_connect=CONNECT_S)
+        headers = {"Authorization": signed.header, "Content-Type": "application/json"}
+        return signed, await self._send("POST", path, body, headers, until)
+
+    async def _send(self, method: str, path: str, body: bytes, headers: dict[str, str], until: float) -> _Answer:
+        """Raises TransportError."""
+        left_s = max(0.1, until - time.monotonic())
         try:
-            async with self.session.post(
+            async with self.session.request(
+                method,
                 f"http://{self.where}{path}",
-                data=body,
-                headers={"Authorization": signed.header, "Content-Type": "application/json"},
-                timeout=timeout,
+                data=body or None,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=left_s, sock_connect=CONNECT_S),
                 allow_redirects=False,
             ) as response:
-                data = await _bounded(response)
-                return signed, response.status, data, response.headers.get(SIGNATURE_HEADER)
+                return _Answer(response.status, await _bounded(response), response.headers.get(SIGNATURE_HEADER))
         except aiohttp.ConnectionTimeoutError as error:
             raise NoAnswer(f"agent {self.target} at {self.where}: no connection within {CONNECT_S:g} s") from error
         except asyncio.TimeoutError as error:
             raise NoAnswer(
-                f"agent {self.target} at {self.where} gave no answer to {path} within {deadline_s:g} s"
+                f"agent {self.target} at {self.where} gave no answer to {path} within {round(left_s, 1):g} s"
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise NoAnswer(f"agent {self.target} at {self.where}: {_reason(error)}") from error

@@ -45,6 +45,9 @@ class Signer(Protocol):
     async def sign(self, method: str, path: str, body: bytes, deadline_s: float) -> Signed:
         """Raises MungeError."""
 
+    def is_dear(self) -> bool:
+        """Whether signing runs a program, so that it is worth knowing first whether anybody is there."""
+
     def answered(self, signed: Signed) -> None:
         """The reply to this request was signed as it must be."""
 
@@ -64,6 +67,10 @@ class KeySigner:
         del deadline_s
         return Signed(*sign_request(self.key, method, path, body, self.target), self.key)
 
+    def is_dear(self) -> bool:
+        """A hash or two."""
+        return False
+
     def answered(self, signed: Signed) -> None:
         """Nothing to learn from it."""
 
@@ -76,17 +83,23 @@ class KeySigner:
 class MungeSigner:
     """With munge, and from the first reply on with the session's key."""
 
-    def __init__(self, munge: Munge, target: str) -> None:
+    def __init__(self, munge: Munge, target: str, where: str) -> None:
         self.munge = munge
         self.target = target
-        self.session: bytes | None = None  # the key that the agent is known to have
+        self.where = where
+
+    @property
+    def session(self) -> bytes | None:
+        """The key that the agent is known to have."""
+        return self.munge.sessions.get((self.where, self.target))
 
     async def sign(self, method: str, path: str, body: bytes, deadline_s: float) -> Signed:
         """Runs munge if there is no session yet. Raises MungeError."""
-        if self.session is not None:
-            header, nonce = sign_request(self.session, method, path, body, self.target)
+        session = self.session
+        if session is not None:
+            header, nonce = sign_request(session, method, path, body, self.target)
             parameters = header.removeprefix(f"{SCHEME} ")
-            return Signed(f"{SESSION_SCHEME} id={session_id(self.session)},{parameters}", nonce, self.session)
+            return Signed(f"{SESSION_SCHEME} id={session_id(session)},{parameters}", nonce, session)
         nonce, key = secrets.token_hex(16), secrets.token_bytes(32)
         claims = (_VERSION, method, path, hashlib.sha256(body).hexdigest(), self.target, nonce, key.hex())
         payload = "\n".join(claims).encode()
@@ -94,22 +107,26 @@ class MungeSigner:
         credential = await self.munge.tools.encode(payload, uid=self.munge.agent_uid, deadline_s=deadline_s)
         return Signed(f"{MUNGE_SCHEME} {credential}", nonce, key)
 
+    def is_dear(self) -> bool:
+        """The first call runs munge."""
+        return self.session is None
+
     def answered(self, signed: Signed) -> None:
         """The agent has the key: the next calls need no munge."""
-        self.session = signed.key
+        self.munge.sessions[self.where, self.target] = signed.key
 
     def may_retry(self, signed: Signed, refusal: str) -> bool:
         """An agent that was restarted has forgotten the session: a new credential helps, once."""
         if not signed.header.startswith(SESSION_SCHEME) or refusal != NO_SESSION:
             return False
         if self.session == signed.key:
-            self.session = None
+            self.munge.sessions.pop((self.where, self.target), None)
         return True
 
 
-def signer_of(key: bytes | Munge, target: str) -> Signer:
-    """Signs with whichever it is."""
-    return MungeSigner(key, target) if isinstance(key, Munge) else KeySigner(key, target)
+def signer_of(key: bytes | Munge, target: str, where: str) -> Signer:
+    """Signs with whichever it is, for the agent that is called so and listens there."""
+    return MungeSigner(key, target, where) if isinstance(key, Munge) else KeySigner(key, target)
 
 
 def session_id(key: bytes) -> str:

@@ -156,10 +156,14 @@ class MungeTools:
 
 
 class Munge:
-    """What a coordinator shows to agents in place of a key. `agent_uid`: the user that the agents run as; nobody else can read what is sent to them."""
+    """What a coordinator shows to agents in place of a key. `agent_uid`: the user that the agents run as; nobody else can read what is sent to them.
+
+    `sessions`: where an agent listens and what it is called -> the key that it is known to have, so that those who dial it again need no new credential.
+    """
 
     def __init__(self, agent_uid: int = 0, socket: str | None = None, bin_dir: str | None = None) -> None:
         self.agent_uid = agent_uid
+        self.sessions: dict[tuple[str, str], bytes] = {}
         self.tools = MungeTools(socket, bin_dir)
 
 

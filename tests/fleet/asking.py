@@ -27,7 +27,7 @@ KEY = bytes(range(32))
 
 
 def signer(daemon: Munged, target: str = "n1") -> MungeSigner:
-    return MungeSigner(Munge(UID, daemon.socket), target)
+    return MungeSigner(Munge(UID, daemon.socket), target, "here")
 
 
 def sign(signer: MungeSigner, body: bytes = BODY) -> Signed:
@@ -92,6 +92,8 @@ async def stranger(answer: Stranger) -> AsyncIterator[int]:
     """Another program on an agent's port."""
 
     async def handle(request: web.Request) -> web.Response:
+        if request.path == "/healthz":
+            return web.Response()
         status, body, signature = await answer(request.headers["Authorization"])
         return web.Response(status=status, body=body, headers={SIGNATURE_HEADER: signature})
 

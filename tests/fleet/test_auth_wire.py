@@ -11,7 +11,7 @@ import time
 import aiohttp
 import pytest
 
-from preflight.errors import AgentBusy, AgentRefused, MungeError, TransportError
+from preflight.errors import AgentBusy, AgentRefused, MungeError, NoAnswer, TransportError
 from preflight.fleet import api, munge
 from preflight.fleet.auth import SIGNATURE_HEADER, check_reply, sign_reply
 from preflight.fleet.credential import MUNGE_SCHEME, NO_SESSION, SESSION_SCHEME
@@ -86,7 +86,7 @@ def test_a_stranger_on_the_port_who_always_asks_for_a_new_credential_gets_one(da
             return 401, NO_SESSION.encode(), ""
 
         async with stranger(refuse) as port, client(Munge(UID, daemon.socket), port) as one:
-            one.signer.session = KEY
+            one.signer.munge.sessions[one.where, "n1"] = KEY
             with pytest.raises(AgentRefused, match="knows no such session"):
                 await ask(one)
 
@@ -239,12 +239,38 @@ def test_a_coordinator_whose_munged_hangs_blames_no_node(monkeypatch):
     monkeypatch.setattr(munge, "DEADLINE_S", 0.5)
 
     async def calls(daemon: Munged) -> None:
-        async with client(Munge(UID, daemon.socket), 1) as one:
+        async with agent(MungeGate(socket=daemon.socket)) as port, client(Munge(UID, daemon.socket), port) as one:
             with pytest.raises(AgentRefused, match="was not asked: munged gave munge no answer") as error:
                 await ask(one)
             assert kind_of(error.value, "agent_lost") == "agent_refused"
 
     with munged() as daemon, daemon.hung():
+        run(calls(daemon))
+
+
+def test_an_agent_that_is_not_there_costs_no_credential(tmp_path):
+    async def calls() -> None:
+        async with client(Munge(UID, str(tmp_path / "none")), 1) as one:
+            with pytest.raises(NoAnswer, match="can't connect: Connection refused"):
+                await ask(one)
+
+    run(calls())
+
+
+def test_who_dials_an_agent_again_needs_no_new_credential():
+    async def calls(daemon: Munged) -> None:
+        shown = Munge(UID, daemon.socket)
+        async with agent(MungeGate(socket=daemon.socket)) as port:
+            async with client(shown, port) as first:
+                await ask(first)
+            await asyncio.to_thread(daemon.stop)
+            async with client(shown, port) as second:
+                await ask(second)
+            async with client(shown, port, target="127.0.0.1") as other:
+                with pytest.raises(AgentRefused, match="munged does not run"):
+                    await ask(other)
+
+    with munged() as daemon:
         run(calls(daemon))
 
 
