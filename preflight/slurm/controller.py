@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from preflight.config import Site, read_config
-from preflight.errors import PreflightError, WorldError
+from preflight.errors import ConfigError, PreflightError, WorldError
 from preflight.slurm.commands import Slurm
 from preflight.slurm.controller_act import START, Outcome, carry_out
 from preflight.slurm.controller_record import MAX_STARTS, Decision, Record, Records
@@ -135,6 +135,11 @@ class _Case:
             decision, self.report = measure_and_decide(
                 self.job, self.directive, self.site, self.slurm, world=self.world, spent_s=self.telling.spent_s
             )
+        except (
+            ConfigError
+        ) as error:  # the job's own plan may not fit it: that is told to its owner, who alone can mend it
+            own = self.directive.plan is not None or self.directive.degrees
+            return Decision(course="warn" if own else "unknown", text=" ".join(str(error).split()))
         except PreflightError as error:
             return _unknown(str(error))
         except Exception as error:  # noqa: BLE001 - a mistake of ours lets the job start, and is told
@@ -158,7 +163,7 @@ class _Case:
         text = f"{summary(decision, self.job.nodes or ())}. {outcome.text}"
         if self.report is not None:
             self.telling.result(self.report, text, drain=outcome.drain)
-        elif decision.course == "unknown":
+        elif decision.course in {"unknown", "warn"}:
             self.telling.fault(text)
         else:
             self.telling.note(text, LEVEL[decision.course])
