@@ -3,7 +3,6 @@
 Light to import: what judges is loaded while the driver is being asked.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -141,9 +140,3 @@ def _load() -> None:
 
     del run, profiles, verdicts
     checks_of_nodes()
-
-
-def run_id_of(command: str, node: str, attempt: str, at_s: float) -> str:
-    """What a reason and a report of the same run share, short enough for a reason: "prolog-4711-20261130T181441Z"."""
-    del node
-    return f"{command}-{attempt}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(at_s))}"

@@ -1,0 +1,167 @@
+"""The health program: this node's checks from time to time, without a job. Drains by itself, since Slurm ignores its exit code; resumes only where the site allows it, what a local check of ours drained and that passes now.
+
+Nothing is resumed that somebody else drained or that only a new measurement can clear; nor unless the check that drained it passes, nothing that is needed is unknown, and all GPUs that Slurm counts are seen, twice in a row.
+"""
+
+import random
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from preflight.errors import ConfigError, PreflightError, WorldError
+from preflight.slurm.limits import EndedError, TimeIsUpError, allow, limited
+from preflight.slurm.prolog import BAD_CONFIG, GO, NO_GO, SET_UP_S, UNDECIDED, safe_node, summary
+from preflight.slurm.telling import Telling, lenient_textfile_dir
+
+if TYPE_CHECKING:
+    from preflight.config import Site
+    from preflight.model import Report
+    from preflight.slurm.nodes import SlurmNode
+
+COMMAND = "slurm health"
+JITTER_S = 5.0  # slurmd starts it on all nodes at the same time
+
+
+def run_health(
+    environ: Mapping[str, str],
+    *,
+    config: str | None = None,
+    textfile_dir: str | None = None,
+    jitter_s: float = JITTER_S,
+    root: Path = Path("/"),
+) -> int:
+    """The exit code: 0, 10 if the node is drained for a fault that is there now, 3 and 78 if nothing was decided. Never raises an Exception."""
+    telling = Telling(COMMAND, safe_node(environ), "health program", textfile_dir=textfile_dir)
+    try:
+        with limited(SET_UP_S):
+            return _run(environ, config, telling, jitter_s, root)
+    except TimeIsUpError:
+        telling.fault("its time was over")
+    except (EndedError, KeyboardInterrupt) as error:
+        telling.fault(f"it was ended ({error})")
+    except ConfigError as error:
+        telling.textfile_dir = telling.textfile_dir or lenient_textfile_dir(config)
+        telling.fault(str(error))
+        return BAD_CONFIG
+    except PreflightError as error:
+        telling.fault(str(error))
+    except Exception as error:  # noqa: BLE001 - a broken installation judges no node
+        telling.fault(f"{type(error).__name__}: {error}")
+    return UNDECIDED
+
+
+def _run(environ: Mapping[str, str], config: str | None, telling: Telling, jitter_s: float, root: Path) -> int:
+    from preflight.config import read_config
+    from preflight.slurm.job import read_job
+    from preflight.slurm.state import StateFolder
+
+    site = read_config(config)
+    telling.textfile_dir = telling.textfile_dir or site.slurm.textfile_dir
+    node = read_job(environ).node
+    with StateFolder(site.slurm.state_dir) as folder, folder.lock(f"health-{telling.node}.lock") as alone:
+        if not alone:
+            telling.note("another one is still at work")
+            return GO
+        wait_s = random.uniform(0, min(jitter_s, site.slurm.health_budget_s / 4))
+        allow(wait_s + site.slurm.health_budget_s)
+        time.sleep(wait_s)
+        return _look(environ, node, site, telling, root)
+
+
+def _look(environ: Mapping[str, str], node: str | None, site: "Site", telling: Telling, root: Path) -> int:
+    from preflight.slurm.benching import bench, guilty_of
+    from preflight.slurm.job import SlurmJobContext
+    from preflight.slurm.look import judge_node, look, report_of
+
+    began = time.monotonic()
+    budget_s = site.slurm.health_budget_s
+    evidence = look(node, environ, budget_s=budget_s / 2, root=root, rules=site.slurm.rules)
+    findings = judge_node(evidence, SlurmJobContext(node=node))
+    assert evidence.inventory is not None
+    name = evidence.inventory.nodes[0].name
+    guilty = guilty_of(findings, evidence, name)
+    run_id = time.strftime("health-%Y%m%dT%H%M%SZ", time.gmtime(telling.began_s)) if guilty else "health-latest"
+    report = report_of(COMMAND, run_id, findings, evidence, began_s=telling.began_s, duration_s=telling.spent_s)
+    try:
+        telling.keep(report, site.slurm.state_dir)
+    except WorldError as error:
+        telling.note(f"no report: {error}", "warning")
+    left_s = budget_s - (time.monotonic() - began)
+    if guilty:
+        outcome = bench(node, guilty, run_id, site, measured=False, left_s=left_s)
+        telling.result(report, outcome.text, drain=outcome.result)
+        return NO_GO if outcome.benched else GO
+    resumed = _resume(node, report, site, left_s) if site.slurm.resume and node is not None else ""
+    telling.result(report, f"{summary(findings)}{resumed}")
+    return UNDECIDED if report.answer == "undecided" else GO
+
+
+def _resume(node: str, report: "Report", site: "Site", left_s: float) -> str:
+    """Give the node back, if it is ours to give; what was done, in words."""
+    from preflight.slurm.commands import Slurm
+
+    slurm = Slurm(site.slurm.bin_dir, deadline_s=max(2.0, left_s / 4))
+    try:
+        before = slurm.nodes([node]).get(node)
+        if before is None or not may_resume(before):
+            _seen_well(node, site, well=False)
+            return ""
+        if not _seen_well(node, site, well=is_well(report, before)):
+            return f"; stays drained until two runs in a row find it well: {before.reason}"
+        if not site.slurm.enforce:
+            return f"; would resume (enforce is off): {before.reason}"
+        slurm.update_node(node, state="resume")
+        after = slurm.nodes([node]).get(node)
+    except WorldError as error:
+        return f"; not resumed: {error}"
+    done = after is not None and not after.drained
+    return f"; resumed, it was drained for: {before.reason}" if done else f"; Slurm did not resume it: {before.reason}"
+
+
+def _seen_well(node: str, site: "Site", *, well: bool) -> bool:
+    """Whether this run and the one before it found the node well. Raises WorldError."""
+    from preflight.slurm.state import StateFolder
+
+    name = f"health-{node}.well"
+    with StateFolder(site.slurm.state_dir) as folder:
+        before = folder.read(name) is not None
+        if well and not before:
+            folder.write(name, b"")
+        elif before and not well:
+            folder.remove(name)
+    return well and before
+
+
+def is_well(report: "Report", node: "SlurmNode") -> bool:
+    """Whether the check that the reason names passes now, no check fails, nothing that is needed is unknown, and as many GPUs are seen as Slurm counts (pure)."""
+    from preflight.model import Verdict
+    from preflight.slurm.reason import check_of
+
+    bad = any(
+        finding.verdict is Verdict.FAIL or (finding.verdict is Verdict.UNKNOWN and finding.need == "required")
+        for finding in report.findings
+    )
+    cleared = {finding.check for finding in report.findings if finding.verdict is Verdict.PASS}
+    seen = report.evidence.inventory.nodes[0].open_gpus if report.evidence.inventory else ()
+    return not bad and check_of(node.reason) in cleared and len(seen) == count_gpus(node.gres)
+
+
+def count_gpus(gres: str | None) -> int:
+    """The GPUs in a node's gres, "gpu:h100:8(S:0-1),shard:16" -> 8 (pure)."""
+    count = 0
+    for part in re.sub(r"\([^)]*\)", "", gres or "").split(","):
+        name, *rest = part.split(":")
+        if name == "gpu":
+            count += int(rest[-1]) if rest and rest[-1].isascii() and rest[-1].isdigit() else 1
+    return count
+
+
+def may_resume(node: "SlurmNode") -> bool:
+    """Whether it is drained for a reason of ours that a local check can clear, and by nothing else besides (pure)."""
+    from preflight.slurm.nodes import RESERVED
+    from preflight.slurm.reason import is_ours, kind_of
+
+    others = node.absent or node.states & (RESERVED | {"fail"})
+    return node.drained and not others and is_ours(node.reason) and kind_of(node.reason) == "local"
