@@ -138,11 +138,11 @@ def unknown(folder):
     "text",
     [
         "[slurm]\nbudgets = 3\n",
-        "[slurm]\nbudget = -1\n",
-        "[slurmd]\n",
-        "[brake]\nnodes = 0\n",
         "not toml",
-        "[slurm]\n" * 2,
+        *(
+            pytest.param(text, marks=pytest.mark.soak)
+            for text in ("[slurm]\nbudget = -1\n", "[slurmd]\n", "[brake]\nnodes = 0\n", "[slurm]\n" * 2)
+        ),
     ],
 )
 def test_a_broken_configuration_lets_the_job_start(tmp_path, libraries, text):
