@@ -28,6 +28,7 @@ KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")  # what says where the c
 ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC0", "SLURM_TIME_FORMAT": "standard", "PATH": "/usr/bin:/bin"}
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _JOB = re.compile(r"[0-9]{1,10}(_[0-9]{1,10}|\+[0-9]{1,10})?")
+_UNKNOWN = re.compile(r"^Node \S+ not found\n", re.MULTILINE)
 _STATES = {"drain", "resume", "undrain"}  # the only ones that we ever ask for
 
 
@@ -48,13 +49,14 @@ class Slurm:
         wanted = None if names is None else [node_name(name) for name in names]
         if wanted == []:
             return {}
-        of = [] if wanted is None or len(wanted) > MAX_NAMED else [",".join(wanted)]
-        try:
-            found = parse_nodes(self.run("scontrol", "show", "node", *of))
-        except SlurmError as error:
-            if not of or " not found" not in str(error):
-                raise
-            found = parse_nodes(self.run("scontrol", "show", "node"))
+        if wanted is None or len(wanted) > MAX_NAMED:
+            said = self.run("scontrol", "show", "node")
+        else:
+            said, complaint = self._ask("scontrol", "show", "node", ",".join(wanted))
+            if complaint is not None and _UNKNOWN.search(said) is None and " not found" not in complaint:
+                raise SlurmError(complaint)
+            said = _UNKNOWN.sub("", said)  # between the records, without an empty line
+        found = parse_nodes(said)
         known = {node.name: node for node in found}
         return known if wanted is None else {name: known[name] for name in wanted if name in known}
 
@@ -126,6 +128,13 @@ class Slurm:
 
     def run(self, program: str, *arguments: str, deadline_s: float | None = None) -> str:
         """What a program of Slurm prints. Raises SlurmError with what it complained of."""
+        said, complaint = self._ask(program, *arguments, deadline_s=deadline_s)
+        if complaint is not None:
+            raise SlurmError(complaint)
+        return said
+
+    def _ask(self, program: str, *arguments: str, deadline_s: float | None = None) -> tuple[str, str | None]:
+        """What it prints, and what it complains of; None: nothing, it ended well. Raises SlurmError if it can't be started, or doesn't end."""
         limit_s = self.deadline_s if deadline_s is None else deadline_s
         if self.ends_at is not None:
             limit_s = max(0.0, min(limit_s, self.ends_at - time.monotonic()))
@@ -150,11 +159,12 @@ class Slurm:
             raise SlurmError(f"{shown}: more than {MAX_OUTPUT_BYTES // 2**20} MiB of answer")
         if not ended:
             raise SlurmError(f"{shown}: no answer within {limit_s:.3g} s")
-        if code:
-            lines = (complaint or said).decode("utf-8", errors="replace").splitlines()
-            told = " / ".join(line.strip() for line in lines[-3:] if line.strip())
-            raise SlurmError(f"{shown}: {told[-300:] or f'exit code {code}'}")
-        return said.decode("utf-8", errors="replace")
+        text = said.decode("utf-8", errors="replace")
+        if not code:
+            return text, None
+        lines = (complaint or said).decode("utf-8", errors="replace").splitlines()
+        told = " / ".join(line.strip() for line in lines[-3:] if line.strip())
+        return text, f"{shown}: {told[-300:] or f'exit code {code}'}"
 
     def folder(self) -> Path:
         """Where Slurm's programs are. Raises SlurmError if they are nowhere."""

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.config import Brake, Site, SlurmSite
+from preflight.config import Brake
 from preflight.errors import SlurmError
 from preflight.slurm.brake import CLUSTER, STALE_S, Claim, View, allowed, judge, look
 from preflight.slurm.commands import Slurm
-from preflight.slurm.drain import drain
 from preflight.slurm.nodes import SlurmNode
+from tests.slurm.storms import REASON, storm
 
-REASON = "preflight:row_remap GPU 1: bad; mend it [r1, local]"
 NOW_S = 1_800_000_000.0
 
 
@@ -234,23 +233,6 @@ def test_whoever_is_sure_has_room_even_if_all_who_announced_drain(claims, draine
     stays = [name for name, plan in plans.items() if not plan.hopeless]
     room = min(limits[group] - len([each for each in gone if group in groups[each]]) for group in limits)
     assert len(stays) >= min(room, len(announced))
-
-
-def storm(slurm, names, rules):
-    """All at the same moment, each in a thread of its own."""
-    site = Site(slurm=SlurmSite(enforce=True), brake=rules)
-    barrier, results = threading.Barrier(len(names)), {}
-
-    def one(name):
-        barrier.wait()
-        results[name] = drain(slurm, [name], REASON, site)
-
-    threads = [threading.Thread(target=one, args=[name]) for name in names]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return results
 
 
 def check_storm(seed, count, limit, wait_s):
