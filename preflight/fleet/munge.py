@@ -30,7 +30,7 @@ TTL_S = int(MAX_SKEW_S)  # the same clocks are good enough for both kinds of cre
 CIPHER = "aes128"  # munged's own default; a site may have another one, or none
 
 _CREDENTIAL = re.compile(r"MUNGE:[A-Za-z0-9+/=]{1,3000}:")
-_FIELD = re.compile(r"([A-Z_]+):\s*([0-9]+)")
+_FIELD = re.compile(r"^([A-Z_]+): *([0-9]+)$", re.MULTILINE)
 _NO_SOCKET = 6
 # the machine's fault: unknown error, bad argument, no memory, no socket, time-out (libmunge's munge_err_t)
 _NOT_THE_CREDENTIAL = frozenset({1, 2, 5, _NO_SOCKET, 7})
