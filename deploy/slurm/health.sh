@@ -9,6 +9,7 @@ PREFLIGHT=/opt/preflight/bin/preflight
 LOG=/var/log/preflight-health.log  # what preflight says beside the system's log; rotate it
 LIMIT=50       # seconds until preflight is ended: [slurm] health_budget of preflight.toml and 4 more, below 60
 TEXTFILE_DIR=  # node_exporter's folder for text files; empty: as preflight.toml says
+# SLURM_CONF=/opt/slurm/etc/slurm.conf; export SLURM_CONF  # where slurm.conf is not where Slurm was built to look for it
 TIMEOUT=/usr/bin/timeout
 LOGGER=/usr/bin/logger
 # ----------------------------------------------------------------------------------------------------------------------
