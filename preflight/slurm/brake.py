@@ -8,9 +8,9 @@ An announcement of a process that was killed counts for STALE_S by the controlle
 """
 
 import contextlib
+import os
 import random
 import re
-import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -151,7 +151,7 @@ def claim_on(node: SlurmNode) -> Claim | None:
 
 
 def _is_live(claim: Claim | None, now_s: float) -> bool:
-    return claim is not None and now_s - claim.at_s < STALE_S
+    return claim is not None and abs(now_s - claim.at_s) < STALE_S
 
 
 def _turn(name: str, claim: Claim) -> tuple[int, tuple[tuple[str | int, ...], str]]:
@@ -166,7 +166,7 @@ def _announce(
     slurm: Slurm, nodes: Mapping[str, SlurmNode], names: Sequence[str], check: str, at_s: int
 ) -> dict[str, Claim]:
     """Write the announcements, in one call for nodes with the same free field. Raises SlurmError if a node has none."""
-    by = secrets.token_hex(4)
+    by = os.urandom(4).hex()
     made: dict[str, Claim] = {}
     for name in names:
         stale = claim_on(nodes[name])

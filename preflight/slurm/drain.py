@@ -16,11 +16,13 @@ from preflight.slurm.commands import Slurm
 from preflight.slurm.nodes import SlurmNode
 from preflight.slurm.reason import is_ours, kind_of
 
+MAINTAINED = {"maintenance", "maint"}  # somebody works on it, and knows why it looks as it does
+
 
 class Drained(Record, frozen=True):
     """What became of each node. `done`: drained now, with our reason, as read back. `kept`: was drained by us before, and is. `foreign`: has a reason of somebody else's, which stays.
 
-    `absent`: down, switched off, rebooting, or not known to Slurm: left alone. `braked`: the brake forbids it. `failed`: Slurm did not do it, or did not say. `planned`: would be drained if
+    `absent`: down, switched off, rebooting, under maintenance, or not known to Slurm: left alone. `braked`: the brake forbids it. `failed`: Slurm did not do it, or did not say. `planned`: would be drained if
     the site enforced. `text`: one line that says all of it.
     """
 
@@ -72,7 +74,7 @@ def _standing(node: SlurmNode | None) -> str:
         return "absent"
     if node.drained:
         return "kept" if is_ours(node.reason) else "foreign"
-    return "absent" if node.absent else "free"
+    return "absent" if node.absent or node.states & MAINTAINED else "free"
 
 
 def _worsen(slurm: Slurm, kept: Sequence[SlurmNode], reason: str) -> None:

@@ -70,6 +70,21 @@ def test_a_reason_of_somebody_else_stays(slurm, cluster, state):
     assert slurm.nodes(["n4"])["n4"].reason == "fan broken, ticket 12 State=IDLE"
 
 
+def test_a_node_under_maintenance_is_left_to_who_works_on_it(slurm, cluster):
+    cluster.run(
+        *("scontrol", "create", "reservation", "ReservationName=work", "Nodes=n10", "Users=root"),
+        *("StartTime=now", "Duration=10", "Flags=MAINT,IGNORE_JOBS"),
+    )
+    try:
+        cluster.wait_for(lambda: slurm.nodes(["n10"])["n10"].states & {"maintenance", "maint"}, "n10 in maintenance")
+        result = drain(slurm, ["n10"], REASON, SITE)
+        assert (result.done, result.absent) == ((), ("n10",))
+        assert result.text.startswith("n10 is left alone: idle+maintenance")
+    finally:
+        cluster.run("scontrol", "delete", "ReservationName=work")
+    cluster.wait_until_idle()
+
+
 def test_a_node_that_slurm_does_not_know_is_said_and_the_others_are_drained(slurm):
     result = drain(slurm, ["nowhere", "n6"], REASON, SITE)
     assert (result.done, result.absent) == (("n6",), ("nowhere",))
