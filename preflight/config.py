@@ -186,6 +186,9 @@ def _refuse_contradictions(source: str, site: Site) -> None:
         raise ConfigError(source, "first_port and last_port belong together", key="agent.first_port")
     if agent.first_port is not None and agent.last_port is not None and agent.last_port < agent.first_port:
         raise ConfigError(source, f"{agent.last_port} is before first_port {agent.first_port}", key="agent.last_port")
+    if site.scan.time_limit_s < site.scan.budget_s:
+        problem = f"{site.scan.time_limit_s:g} s would end a job before its budget of {site.scan.budget_s:g} s"
+        raise ConfigError(source, problem, key="scan.time_limit")
 
 
 def _seconds(value: object) -> float:

@@ -149,7 +149,7 @@ def _write_metrics(site: "Site", history: "History", swept: "Swept", duration_s:
         duration_s=duration_s,
         coverage=swept.coverage,
         jobs=Counter(outcome for _, outcome, _ in swept.jobs),
-        last=last.values(),
+        last=[verdict for verdict in last.values() if time.time() - verdict.at_s <= site.scan.age_s],
         drained=len(swept.drained),
         failed=bool(swept.problem),
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from preflight.config import Site
 from preflight.errors import PreflightError, SlurmError
+from preflight.model.history import NodeVerdict
 from preflight.model.hostlist import fold
 from preflight.slurm import scan_jobs
 from preflight.slurm.commands import Slurm
@@ -53,6 +54,7 @@ class Sweep:
         self.refused = 0
         self.roots = roots_of(site.slurm.topology)
         self.problem = ""
+        self.forgetful = False
         self.poll_s = POLL_S[0]
 
     def run(self) -> Swept:
@@ -176,8 +178,7 @@ class Sweep:
         kinds = kinds_of(free, self._partitions(), self.roots)
         if not kinds or room <= 0 or self.refused >= MAX_REFUSED:
             return {}
-        covered = within("the history", self.history.covered)
-        last = within("the history", self.history.last_verdicts)
+        covered, last = self._remembered()
         doubtful = suspects(last, self.rounds, scan.repeats)
         found: dict[Kind, tuple[tuple[str, ...], ...]] = {}
         for kind, names in kinds.items():
@@ -193,6 +194,16 @@ class Sweep:
             )
             room -= len(found[kind])
         return found
+
+    def _remembered(self) -> tuple[dict[Pair, float], dict[str, NodeVerdict]]:
+        """When pairs were measured, and what was said of nodes last; nothing of either where the history can't be read, which is said once."""
+        try:
+            return within("the history", self.history.covered), within("the history", self.history.last_verdicts)
+        except PreflightError as error:
+            if not self.forgetful:
+                self.say(f"what was measured before is not known: {error}", "error")
+            self.forgetful = True
+            return {}, {}
 
     def _partitions(self) -> list[str]:
         """Those that may be used, the default one first."""

@@ -11,6 +11,7 @@ from itertools import combinations
 
 Pair = tuple[str, str]  # two nodes, in the order of their names
 NEVER = float("inf")
+MAX_POOL = 400  # nodes that are looked at pair by pair
 
 
 def pair_of(a: str, b: str) -> Pair:
@@ -37,6 +38,8 @@ def choose(
     suspects = suspects or {}
     wait = _Waiting(covered, tried, now_s, age_s)
     free = sorted(idle, key=_shuffled)
+    if len(free) > MAX_POOL:
+        free = _least_known(free, wait)
     clean = [name for name in free if name not in suspects]
     chosen: list[list[str]] = []
     if len(clean) >= size - 1 and clean:
@@ -108,6 +111,17 @@ def _grown(free: Sequence[str], wait: _Waiting, size: int) -> list[str]:
         for name in gain:
             gain[name] += wait.weight(name, best)
     return found
+
+
+def _least_known(free: Sequence[str], wait: "_Waiting") -> list[str]:
+    """Those of many that have the most pairs due."""
+    due = {name: len(free) - 1 for name in free}
+    for a, b in {*wait.covered, *wait.tried}:
+        if a in due and b in due and not wait.of(a, b):
+            due[a] -= 1
+            due[b] -= 1
+    chosen = set(sorted(free, key=lambda name: -due[name])[:MAX_POOL])
+    return [name for name in free if name in chosen]
 
 
 def _shuffled(name: str) -> bytes:

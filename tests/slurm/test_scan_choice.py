@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from preflight.slurm.nodes import SlurmNode, parse_nodes
 from preflight.slurm.scan_choice import choose, pair_of, share_covered
-from preflight.slurm.scan_nodes import Kind, kinds_of, gpus_of, is_free
+from preflight.slurm.scan_nodes import Kind, gpus_of, is_free, kinds_of
 
 AGE_S, HOUR_S = 7 * 86400.0, 3600.0
 
@@ -36,7 +36,8 @@ def sweeps_until_covered(number: int, size: int, busy: float, most: int, seed: i
 
 # the least that any scheme needs: pairs / (sets x pairs of a set), 1, 3, 11, 33; a third of all pairs has both nodes idle at a time
 @pytest.mark.parametrize(
-    ("number", "all_idle", "while_users_work"), [(4, 1, 12), (9, 8, 40), (33, 22, 90), (100, 60, 200)]
+    ("number", "all_idle", "while_users_work"),
+    [(4, 1, 12), (9, 8, 40), (33, 22, 90), pytest.param(100, 60, 200, marks=pytest.mark.soak)],
 )
 def test_all_pairs_are_covered_within_a_bound_of_sweeps_while_users_come_and_go(number, all_idle, while_users_work):
     most = max(1, number // 4)
@@ -108,6 +109,14 @@ def test_a_pair_that_this_sweep_has_had_gives_way_to_others():
     (chosen,) = choose(names, {}, size=2, now_s=0, age_s=AGE_S, most=1, tried=tried)
     assert chosen != ("n001", "n002")
     assert choose(names, {}, size=2, now_s=0, age_s=AGE_S, most=9, tried=pairs_in(names)) == ()
+
+
+def test_of_very_many_nodes_those_with_most_to_be_measured_are_looked_at():
+    names = names_of(600)
+    covered = dict.fromkeys(combinations(names[:450], 2), 0.0)
+    sets = choose(names, covered, size=4, now_s=0, age_s=AGE_S, most=10)
+    assert len(sets) == 10
+    assert all(pairs_in(each) - set(covered) for each in sets)
 
 
 def test_the_share_that_is_covered_counts_what_is_fresh_between_these_nodes():

@@ -191,3 +191,11 @@ def test_the_keys_of_the_scan_are_read(tmp_path):
         "/shared/scan",
         ("/opt/bin/preflight",),
     )
+
+
+def test_a_job_that_would_be_ended_before_its_budget_is_refused(tmp_path):
+    path = tmp_path / "preflight.toml"
+    path.write_text('[scan]\nbudget = "5m"\ntime_limit = "4m"\n')
+    path.chmod(0o600)
+    with pytest.raises(ConfigError, match=r"scan.time_limit: 240 s would end a job before its budget of 300 s"):
+        read_config(path)
