@@ -71,7 +71,7 @@ async def _serve(step: Step, key: bytes | None, options: AgentOptions, on_ready:
     if agent.left == "told":
         return OVER
     if agent.left == "lease":
-        _say(step, "the coordinator is gone" if agent.asked else f"no coordinator came within {options.lease_s:.0f} s")
+        _say(step, "the coordinator is gone" if agent.asked else f"no coordinator came within {options.lease_s:g} s")
     return ALONE
 
 

@@ -56,8 +56,9 @@ class Tasks:
         (folder / "plan.toml").write_text(text)
         self.mark = f"PREFLIGHT_TEST_MARK={uuid.uuid4().hex}"
         name, value = self.mark.split("=")
-        clean = {key: word for key, word in os.environ.items() if not key.startswith(("SLURM", "PREFLIGHT"))}
-        command = [
+        self.environment = {k: word for k, word in os.environ.items() if not k.startswith(("SLURM", "PREFLIGHT"))}
+        self.environment |= {"PREFLIGHT_CONFIG": str(folder / "site.toml"), name: value, **(environment or {})}
+        self.command = [
             sys.executable,
             "-m",
             "preflight",
@@ -71,22 +72,19 @@ class Tasks:
         for node_rank in range(nodes):
             for local_rank in range(per_node) if node_rank not in missing else ():
                 said = step_variables(self.nodes, node_rank, local_rank, per_node=per_node, job=job)
-                with self._file(node_rank, local_rank, "out").open("wb") as out:
-                    with self._file(node_rank, local_rank, "err").open("wb") as err:
-                        self.tasks[node_rank, local_rank] = subprocess.Popen(
-                            command,
-                            env={
-                                **clean,
-                                **said,
-                                "PREFLIGHT_CONFIG": str(folder / "site.toml"),
-                                name: value,
-                                **(environment or {}),
-                            },
-                            stdin=subprocess.DEVNULL,
-                            stdout=out,
-                            stderr=err,
-                            start_new_session=True,
-                        )
+                self._start(node_rank, local_rank, said)
+
+    def _start(self, node_rank: int, local_rank: int, said: Mapping[str, str]) -> None:
+        output, errors = (self._file(node_rank, local_rank, kind).open("wb") for kind in ("out", "err"))
+        with output, errors:
+            self.tasks[node_rank, local_rank] = subprocess.Popen(
+                self.command,
+                env={**self.environment, **said},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+            )
 
     def _file(self, node_rank: int, local_rank: int, kind: str) -> Path:
         return self.folder / f"task-{node_rank}-{local_rank}.{kind}"
