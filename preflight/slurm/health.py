@@ -3,6 +3,7 @@
 Nothing is resumed that somebody else drained or that only a new measurement can clear; nor unless the check that drained it passes, nothing that is needed is unknown, and all GPUs that Slurm counts are seen, twice in a row.
 """
 
+import contextlib
 import random
 import re
 import time
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from preflight.slurm.nodes import SlurmNode
 
 COMMAND = "slurm health"
+WELL, WELL_AGE_S = ".well", 3600.0  # the file that says when the node was found well; older ones don't count
 JITTER_S = 5.0  # slurmd starts it on all nodes at the same time
 
 
@@ -90,6 +92,8 @@ def _look(environ: Mapping[str, str], node: str | None, site: "Site", telling: T
         telling.note(f"no report: {error}", "warning")
     left_s = budget_s - (time.monotonic() - began)
     if guilty:
+        with contextlib.suppress(WorldError):
+            _forget(name, site)
         outcome = bench(node, guilty, run_id, site, measured=False, left_s=left_s)
         telling.result(report, outcome.text, drain=outcome.result)
         return NO_GO if outcome.benched else GO
@@ -106,13 +110,14 @@ def _resume(node: str, report: "Report", site: "Site", left_s: float) -> str:
     try:
         before = slurm.nodes([node]).get(node)
         if before is None or not may_resume(before):
-            _seen_well(node, site, well=False)
+            _forget(node, site)
             return ""
-        if not _seen_well(node, site, well=is_well(report, before)):
+        if not _well_twice(node, site, well=is_well(report, before)):
             return f"; stays drained until two runs in a row find it well: {before.reason}"
         if not site.slurm.enforce:
             return f"; would resume (enforce is off): {before.reason}"
         slurm.update_node(node, state="resume")
+        _forget(node, site)
         after = slurm.nodes([node]).get(node)
     except WorldError as error:
         return f"; not resumed: {error}"
@@ -120,18 +125,28 @@ def _resume(node: str, report: "Report", site: "Site", left_s: float) -> str:
     return f"; resumed, it was drained for: {before.reason}" if done else f"; Slurm did not resume it: {before.reason}"
 
 
-def _seen_well(node: str, site: "Site", *, well: bool) -> bool:
-    """Whether this run and the one before it found the node well. Raises WorldError."""
+def _well_twice(node: str, site: "Site", *, well: bool) -> bool:
+    """Whether this run and one not long before it found the node well, and none between them did not. Raises WorldError."""
     from preflight.slurm.state import StateFolder
 
-    name = f"health-{node}.well"
+    name, now_s = f"{node}{WELL}", time.time()
     with StateFolder(site.slurm.state_dir) as folder:
-        before = folder.read(name) is not None
-        if well and not before:
-            folder.write(name, b"")
-        elif before and not well:
+        before = folder.read(name)
+        if not well:
             folder.remove(name)
-    return well and before
+            return False
+        if before is not None and before.isdigit() and 0 <= now_s - int(before[:12]) < WELL_AGE_S:
+            return True
+        folder.write(name, b"%d" % now_s)
+    return False
+
+
+def _forget(node: str, site: "Site") -> None:
+    """The node was not found well. Raises WorldError."""
+    from preflight.slurm.state import StateFolder
+
+    with StateFolder(site.slurm.state_dir) as folder:
+        folder.remove(f"{node}{WELL}")
 
 
 def is_well(report: "Report", node: "SlurmNode") -> bool:
