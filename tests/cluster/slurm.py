@@ -8,9 +8,11 @@ import os
 import re
 import shutil
 import stat
+import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -46,7 +48,7 @@ textfile_dir = "{folder}/metrics"
 _CONF = """
 GresTypes=gpu
 PrologFlags=Alloc,DeferBatch
-PrologEpilogTimeout=30
+PrologEpilogTimeout=300
 TopologyPlugin=topology/tree
 """
 # Slurm gives a program none of this, a site's machine would: where the driver's library is, and Slurm's file, which 22.05 names to the node's prolog alone
@@ -56,6 +58,11 @@ SLURM_CONF="{folder}/slurm.conf" PREFLIGHT_CONFIG="$place/preflight.toml" LD_LIB
 export SLURM_CONF PREFLIGHT_CONFIG LD_LIBRARY_PATH
 [ -e "$place/before" ] && . "$place/before"
 exec {program}
+"""
+
+
+# a node of its own to whoever asks: its name, and the boot id by which two names of one machine are told apart
+_AS_NODE = """mount --bind "$0" /proc/sys/kernel/random/boot_id && hostname "$1" && shift && exec "$@"
 """
 
 
@@ -80,6 +87,16 @@ class SlurmCluster(base.SlurmBox):
     def words(self, *command: str) -> list[str]:
         """The command as it is run: at the head."""
         return self.box.words("head", *command) if self.box else list(command)
+
+    def on(self, name: str, *command: str) -> list[str]:
+        """The command as it is run on a node: in its network, under its name."""
+        if self.box is None:
+            return list(command)
+        return self.box.words(name, *self._as_node(name), *command)
+
+    def _as_node(self, name: str) -> tuple[str, ...]:
+        boot_id = str(self.place_of(name) / "boot_id")
+        return ("unshare", "--uts", "--mount", "/bin/sh", "-c", _AS_NODE, boot_id, name)
 
     def srun(self, *options: str, timeout_s: float = WAIT_S, **environment: str) -> str:
         """What an `srun` of these options prints; it is ended when it takes longer. Raises CalledProcessError."""
@@ -193,6 +210,23 @@ class SlurmCluster(base.SlurmBox):
         fresh.symlink_to(self.folder / "libraries" / kind)
         fresh.replace(link)
 
+    def start_agents(self, *options: str) -> None:
+        """The resident agent of each node, as its service starts it; returns when all listen."""
+        assert self.box is not None
+        started = []
+        for name in self.nodes:
+            place = self.place_of(name)
+            told = {"PREFLIGHT_CONFIG": place / "preflight.toml", "LD_LIBRARY_PATH": place / "nvml"}
+            command = (sys.executable, "-m", "preflight", "agent", "--name", name, "--address", self.box.address(name))
+            environment = self.environment | {key: str(value) for key, value in told.items()}
+            words = (*command, "--munge", *options)
+            words = (*self._as_node(name), *words)
+            started.append(self.box.start(f"agent-{name}", name, *words, env=environment, stdout=subprocess.PIPE))
+        for name, process in zip(self.nodes, started, strict=True):
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.strip(), (self.folder / f"agent-{name}.stderr").read_text()
+
     def hook(self, name: str, program: str, *, at_head: bool = False) -> Path:
         """A script by which Slurm runs a program for us, with the node's own driver library and configuration."""
         path = self.folder / name
@@ -269,6 +303,7 @@ def _lay_out(cluster: SlurmCluster) -> None:
         if name != "head":
             (cluster.folder / f"spool-{name}").mkdir()
             cluster.set_gpus(name, "healthy")
+            (place / "boot_id").write_text(f"{uuid.uuid4()}\n")
     cluster.configure(SITE)
 
 
@@ -335,6 +370,5 @@ def _start(cluster: SlurmCluster, started: list[base.Daemon]) -> None:
     started.append(base.start_daemon(cluster.words(*clean, slurmctld, "-D"), dict(os.environ)))
     for name in cluster.nodes:
         words = (*clean, slurmd, "-D", "-N", name)
-        in_place = cluster.box.words(name, *words) if cluster.box else list(words)
-        started.append(base.start_daemon(in_place, dict(os.environ)))
+        started.append(base.start_daemon(cluster.on(name, *words), dict(os.environ)))
     cluster.wait_until_idle()

@@ -47,7 +47,7 @@ def untouched(cluster, *names):
 
 
 def requeued_and_held(cluster, job):
-    cluster.wait_for(lambda: "held" in cluster.job(job)["Reason"], "the job requeued and held")
+    cluster.wait_for(lambda: cluster.job(job)["Priority"] == "0", "the job requeued and held")
     assert cluster.job(job)["Restarts"] == "1"
 
 
@@ -127,7 +127,7 @@ def test_four_sick_nodes_at_the_same_moment_lose_no_more_than_the_brake_allows_a
 
 def _stands(cluster, job) -> bool:
     told = cluster.job(job)
-    return "held" in told["Reason"] or told["JobState"] == "COMPLETED"
+    return told["Priority"] == "0" or told["JobState"] == "COMPLETED"
 
 
 def test_a_reason_of_somebody_else_is_kept(cluster):
