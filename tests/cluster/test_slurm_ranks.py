@@ -21,6 +21,8 @@ seq_length = 512
 [hardware]
 gpus_per_node = 8
 gpu = "H100-80GB"
+[launch]
+launcher = "slurm"
 """
 
 
