@@ -30,12 +30,9 @@ say() {  # one line for the operator; neither a missing nor a hanging logger mat
 }
 
 umask 022
-trap 'kill "$work" 2>/dev/null; exit 0' TERM INT HUP
-
+# in the foreground: slurmctld starts its scripts with SIGCHLD blocked, for which a shell that waits for a child in the background waits for ever
 # --foreground: preflight stays in the process group that slurmctld ends when it ends this script
-"$TIMEOUT" --foreground -k 10 "$LIMIT" "$PREFLIGHT" slurm prolog-slurmctld &
-work=$!
-wait "$work"
+"$TIMEOUT" --foreground -k 10 "$LIMIT" "$PREFLIGHT" slurm prolog-slurmctld
 code=$?
 
 case $code in

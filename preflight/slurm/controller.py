@@ -5,6 +5,7 @@ decided before is not measured again.
 """
 
 import os
+import signal
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -40,6 +41,7 @@ def run_controller(
     world: "World | None" = None,
 ) -> int:
     """The exit code: 10 if a node of the job was drained and Slurm should requeue the job, else 0. `world`: where agents are, None: on the network. Never raises an Exception."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # slurmctld starts us with nearly all signals blocked, our own alarm among them
     number = environ.get("SLURM_JOB_ID", "")
     about = f"controller prolog of job {number if number.isascii() and number.isdigit() else 'unknown'}"
     telling = Telling(COMMAND, os.uname().nodename, about, textfile_dir=textfile_dir)

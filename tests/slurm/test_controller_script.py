@@ -1,5 +1,6 @@
 """deploy/slurm/prolog-slurmctld.sh as it is: one exit code gets through, everything else lets the job start and is a line in the log."""
 
+import os
 import signal
 import subprocess
 import time
@@ -78,15 +79,27 @@ def test_a_hostile_job_number_does_not_get_into_the_log(installed):
     assert "job unknown:" in installed.log()
 
 
-def test_ending_the_script_ends_preflight_and_the_job_starts(installed):
+def blocked():
+    """As slurmctld starts its scripts: HUP, INT, QUIT, ABRT, USR1, USR2, PIPE, ALRM, TERM, CHLD, TSTP and XCPU blocked (22.05, SigBlk 897a27)."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [number + 1 for number in range(32) if 0x897A27 >> number & 1])
+
+
+@pytest.mark.parametrize(("program", "code"), [("exit 10", 10), ("exit 0", 0), ("exec /bin/sleep 60", 0)])
+def test_signals_that_slurmctld_blocks_are_not_needed(installed, program, code):
+    command = installed(program, limit="1")
+    done = subprocess.run(command, env={}, timeout=60, check=False, preexec_fn=blocked)
+    assert done.returncode == code
+
+
+def test_killing_the_group_of_the_script_ends_preflight(installed):
     command = installed(f"echo $$ >{installed.folder}/pid; exec /bin/sleep 60")
-    script = subprocess.Popen(command, env={})
+    script = subprocess.Popen(command, env={}, start_new_session=True)
     pid_file, until = installed.folder / "pid", time.monotonic() + 30
     while not (pid_file.exists() and pid_file.read_text().strip()):
         assert time.monotonic() < until
         time.sleep(0.02)
-    script.send_signal(signal.SIGTERM)
-    assert script.wait(30) == 0
+    os.killpg(script.pid, signal.SIGKILL)
+    assert script.wait(30) == -signal.SIGKILL
     child = Path(f"/proc/{pid_file.read_text().strip()}/stat")
     while child.exists() and child.read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < until
