@@ -20,26 +20,49 @@ LOOK_UP_S = 10.0
 
 
 def run_in_step(options: RunOptions, step: "Step", key_file: Path | None, interface: str | None) -> int:
-    """This task's part; its exit code. Those of tasks other than the coordinator are 0 when the run ended as it should, whatever it said: srun's own code is the highest of its tasks', and
+    """This task's part; its exit code. Only the coordinator's is ever other than 0: what keeps a node from serving is said, and the coordinator misses that node.
 
-    with --kill-on-bad-exit the first other one would have the coordinator killed.
+    srun's own code is the highest of its tasks', and with --kill-on-bad-exit the first that is not 0 has all others killed, the coordinator with its report among them.
     """
-    if not step.leads_node:
-        from preflight.fleet.srun_wait import wait_for_agent
+    if step.leads_step:
+        return _lead(options, step, key_file, interface)
+    from preflight.errors import PreflightError
 
-        return 0 if wait_for_agent(step, options.budget_s + SLACK_S) else 3
+    try:
+        if step.leads_node:
+            _serve(step, key_file, interface)
+        else:
+            from preflight.fleet.srun_wait import wait_for_agent
+
+            wait_for_agent(step, options.budget_s + SLACK_S)
+    except PreflightError as error:
+        print(f"preflight: {step.node}: {error}", file=sys.stderr)
+    return 0
+
+
+def _serve(step: "Step", key_file: Path | None, interface: str | None) -> None:
+    """As the agent of this node."""
+    from preflight.config import read_config
+    from preflight.fleet.srun_wait import gathering
+
+    with gathering(step):
+        from preflight.fleet.srun_agent import serve_step
+        from preflight.fleet.srun_key import step_key
+
+        site = read_config()
+        with step_key(step, key_file, site.agent) as key:
+            serve_step(step, key, _agent_options(site, interface))
+
+
+def _lead(options: RunOptions, step: "Step", key_file: Path | None, interface: str | None) -> int:
+    """As the coordinator, with the agent of its own node beside it."""
     from preflight.config import read_config
     from preflight.fleet.srun_key import step_key
     from preflight.fleet.srun_wait import gathering
 
     site = read_config()
     with gathering(step), step_key(step, key_file, site.agent) as key:
-        from preflight.fleet.srun_agent import serve_step
-
-        agent_options = _agent_options(site, interface)
-        if not step.leads_step:
-            return serve_step(step, key, agent_options)
-        return _coordinate(options, step, key, agent_options, site.slurm)
+        return _coordinate(options, step, key, _agent_options(site, interface), site.slurm)
 
 
 def _agent_options(site: "Site", interface: str | None) -> "AgentOptions":

@@ -28,7 +28,6 @@ from preflight.probe.process import die_with_parent
 LEASE_S = 90.0  # longer than a coordinator looks for agents
 GRACE_S = 8.0  # after SIGTERM; Slurm sends SIGKILL after 30 s (KillWait)
 LEAVE_S = 6.0  # an agent ends its workers within 3 s
-OVER, ALONE = 0, 3  # exit codes: the run is over; no coordinator came, or it is gone
 
 
 class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,14 +45,14 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def serve_step(
     step: Step, key: bytes | None, options: AgentOptions, on_ready: Callable[[str, int], None] | None = None
-) -> int:
-    """Serve this node until the run is over; the exit code of the task. Raises WorldError, UsageError if it can't listen."""
+) -> None:
+    """Serve this node until the run is over. Raises WorldError, UsageError if it can't listen."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return asyncio.run(_serve(step, key, options, on_ready or (lambda *_: None)))
+    asyncio.run(_serve(step, key, options, on_ready or (lambda *_: None)))
 
 
-async def _serve(step: Step, key: bytes | None, options: AgentOptions, on_ready: Callable[[str, int], None]) -> int:
+async def _serve(step: Step, key: bytes | None, options: AgentOptions, on_ready: Callable[[str, int], None]) -> None:
     address = await own_address(step, options.look_up)
     listening = take_port(address, options.ports(step))
     settings = Settings(
@@ -68,11 +67,8 @@ async def _serve(step: Step, key: bytes | None, options: AgentOptions, on_ready:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, lambda: loop.call_later(GRACE_S, agent.leave.set))
     await agent.serve(lambda port: on_ready(address, port), listening)
-    if agent.left == "told":
-        return OVER
     if agent.left == "lease":
-        _say(step, "the coordinator is gone" if agent.asked else f"no coordinator came within {options.lease_s:g} s")
-    return ALONE
+        say(step, "the coordinator is gone" if agent.asked else f"no coordinator came within {options.lease_s:g} s")
 
 
 def take_port(address: str, ports: Sequence[int]) -> socket.socket:
@@ -109,7 +105,8 @@ class OwnAgent:
         sys.stderr.flush()
         self.pid = os.fork()
         if self.pid == 0:
-            os._exit(_child(parent, step, key, options, self._told_write))
+            _child(parent, step, key, options, self._told_write)
+            os._exit(0)
         os.close(self._told_write)
 
     async def address(self, deadline_s: float) -> tuple[str, int]:
@@ -146,7 +143,9 @@ class OwnAgent:
             return True
 
 
-def _child(parent: int, step: Step, key: bytes | None, options: AgentOptions, told: int) -> int:
+def _child(parent: int, step: Step, key: bytes | None, options: AgentOptions, told: int) -> None:
+    """Whatever happens is said, and nothing is raised: a fork must never go on as its parent."""
+
     def ready(address: str, port: int) -> None:
         os.write(told, json.dumps({"address": address, "port": port}).encode() + b"\n")
         os.close(told)
@@ -154,16 +153,15 @@ def _child(parent: int, step: Step, key: bytes | None, options: AgentOptions, to
     try:
         os.setsid()  # Ctrl-C reaches the coordinator alone
         die_with_parent(parent)
-        return serve_step(step, key, options, ready)
+        serve_step(step, key, options, ready)
     except PreflightError as error:
-        _say(step, str(error))
-        return error.exit_code
-    except BaseException as error:  # noqa: BLE001 - a fork must never go on as its parent
-        _say(step, f"{type(error).__name__}: {error}")
-        return ALONE
+        say(step, str(error))
+    except BaseException as error:  # noqa: BLE001 - as said above
+        say(step, f"{type(error).__name__}: {error}")
 
 
-def _say(step: Step, text: str) -> None:
+def say(step: Step, text: str) -> None:
+    """One line on standard error, with the node's name."""
     with contextlib.suppress(OSError):
         sys.stderr.write(f"preflight: {step.node}: {text}\n")
         sys.stderr.flush()

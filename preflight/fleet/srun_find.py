@@ -5,12 +5,13 @@ and what another program says is not signed.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
 
-from preflight.errors import AgentBusy, AgentRefused, NoAnswer, TransportError
+from preflight.errors import AgentBusy, AgentRefused, PreflightError
 from preflight.fleet import api
 from preflight.fleet.local import Address
 from preflight.fleet.munge import Munge
@@ -19,6 +20,7 @@ from preflight.fleet.world import Client, ClientFactory, Dial, over_http
 
 CALL_S = 4.0  # nothing is done for such a call
 AT_ONCE = 128  # nodes that are asked at a time
+COMPANY_S = 30.0  # a third of an agent's lease
 PAUSES_S = (0.1, 1.0)  # between two looks at a node whose agent isn't there yet, the first and the longest
 _HELLO = api.EndRequest(
     run_id="hello", store_only=True
@@ -26,14 +28,38 @@ _HELLO = api.EndRequest(
 
 
 def dial_targets(step: Step) -> Dial:
-    """Clients of a run's nodes, signed for the names that the agents of this step answer to."""
+    """Clients of a run's nodes, signed for the names that the agents of this step answer to. While the run lasts, none of these has to fear that its coordinator is gone, whatever it measures elsewhere."""
 
     @asynccontextmanager
     async def dial(key: bytes | Munge) -> AsyncIterator[ClientFactory]:
+        clients: list[Client] = []
         async with over_http(key) as factory:
-            yield lambda address: factory(msgspec.structs.replace(address, name=step.target(address.name)))
+
+            def client_of(address: Address) -> Client:
+                client = factory(msgspec.structs.replace(address, name=step.target(address.name)))
+                clients.append(client)
+                return client
+
+            beating = asyncio.ensure_future(_keep_company(clients))
+            try:
+                yield client_of
+            finally:
+                beating.cancel()
 
     return dial
+
+
+async def _keep_company(clients: Sequence[Client]) -> None:
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def greet(client: Client) -> None:
+        async with gate:
+            with contextlib.suppress(PreflightError):
+                await client.call("/v1/end", _HELLO, api.EndReply, CALL_S)
+
+    while True:
+        await asyncio.sleep(COMPANY_S)
+        await asyncio.gather(*map(greet, clients))
 
 
 class Finder:
@@ -50,8 +76,12 @@ class Finder:
 
     async def find(self, nodes: Sequence[str], deadline_s: float) -> tuple[Address, ...]:
         """Where the agents of these nodes listen, in that order. One that isn't found by the deadline has a `problem`; one that refuses us is there, so that the run is told why."""
-        async with dial_targets(self.step)(self.key) as factory:
+        async with over_http(self.key) as factory:
             return tuple(await asyncio.gather(*(self._find(factory, node, deadline_s) for node in nodes)))
+
+    def client(self, factory: ClientFactory, address: Address) -> Client:
+        """A client for the agent of that node, wherever it is."""
+        return factory(msgspec.structs.replace(address, name=self.step.target(address.name)))
 
     async def _find(self, factory: ClientFactory, node: str, deadline_s: float) -> Address:
         if not self.places.get(node):
@@ -66,22 +96,17 @@ class Finder:
     async def release(self, found: Sequence[Address], deadline_s: float) -> None:
         """Tell the agents that the run is over. Those that can't be told leave when their lease ends."""
 
-        async def one(factory: ClientFactory, address: Address) -> None:
+        async def told(factory: ClientFactory, address: Address) -> None:
             if address.problem is not None:
                 address = await self._find(factory, address.name, deadline_s)
             if address.problem is None:
-                request = api.EndRequest(run_id="over", leave=True)
-                await factory(address).call("/v1/end", request, api.EndReply, CALL_S)
+                with contextlib.suppress(PreflightError):
+                    async with self.gate:
+                        await self.client(factory, address).call("/v1/end", request, api.EndReply, CALL_S)
 
-        async def quietly(factory: ClientFactory, address: Address) -> None:
-            try:
-                async with self.gate:
-                    await asyncio.wait_for(one(factory, address), deadline_s + CALL_S)
-            except (TransportError, asyncio.TimeoutError):
-                return
-
-        async with dial_targets(self.step)(self.key) as factory:
-            await asyncio.gather(*(quietly(factory, address) for address in found))
+        request = api.EndRequest(run_id="over", leave=True)
+        async with over_http(self.key) as factory:
+            await asyncio.gather(*(told(factory, address) for address in found))
 
 
 class _Look:
@@ -109,19 +134,17 @@ class _Look:
             pause_s = min(2 * pause_s, longest_s)
 
     async def _asked(self, address: Address) -> bool:
-        client: Client = self.factory(address)
+        client = self.finder.client(self.factory, address)
         try:
+            if not await client.is_there():  # costs no credential
+                return False
             await client.call("/v1/end", _HELLO, api.EndReply, CALL_S)
         except AgentBusy:  # signed
             return True
         except AgentRefused as error:
             self.refused, self.said = address, str(error)
             return False
-        except NoAnswer as error:
-            if not self.said or address.port == self.finder.ports[0]:
-                self.said = self.said if self.refused else str(error)
-            return False
-        except TransportError:  # another program's port
+        except PreflightError:  # another program's port, or it has just gone
             return False
         return True
 
