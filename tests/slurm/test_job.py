@@ -6,18 +6,21 @@ from hypothesis import strategies as st
 
 from preflight.slurm.job import SlurmJobContext, read_job
 
-# what slurmd 22.05.8 gave a prolog (`env` in a prolog of a job of 4 nodes with 8 GPUs each, one job requeued once)
+# what slurmd 22.05.8 gave the prolog of a requeued job on two nodes (`env` there), with another user's name; of a constraint and a reservation it sets variables where the job has one
 OF_22_05 = {
     "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7",
     "GPU_DEVICE_ORDINAL": "0,1,2,3,4,5,6,7",
+    "ROCR_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7",
     "SLURMD_NODENAME": "n2",
     "SLURM_CLUSTER_NAME": "box",
     "SLURM_CONF": "/etc/slurm/slurm.conf",
     "SLURM_JOBID": "4711",
     "SLURM_JOB_COMMENT": "preflight: off",
-    "SLURM_JOB_CONSTRAINTS": "(null)",
+    "SLURM_JOB_CPUS_PER_NODE": "1(x4)",
+    "SLURM_JOB_GID": "1000",
     "SLURM_JOB_GPUS": "0,1,2,3,4,5,6,7",
     "SLURM_JOB_ID": "4711",
+    "SLURM_JOB_NUM_NODES": "4",
     "SLURM_JOB_PARTITION": "all",
     "SLURM_JOB_RESTART_COUNT": "1",
     "SLURM_JOB_UID": "1000",
@@ -25,6 +28,7 @@ OF_22_05 = {
     "SLURM_NODELIST": "n[1-4]",
     "SLURM_SCRIPT_CONTEXT": "prolog_slurmd",
     "SLURM_UID": "1000",
+    "ZE_AFFINITY_MASK": "0,1,2,3,4,5,6,7",
 }
 # differences of later versions: names from the table of variables in the prolog guides of 23.02 to 25.11
 LATER = {
@@ -59,6 +63,10 @@ def test_the_controllers_prolog_is_not_told_gpus_or_a_node():
     names = ("SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "SLURMD_NODENAME", "SLURM_NODELIST")
     job = read_job({key: value for key, value in OF_22_05.items() if key not in names} | {"SLURM_JOB_NODELIST": "n1"})
     assert (job.gpus, job.node, job.nodes) == (None, None, ("n1",))
+
+
+def test_slurms_word_for_nothing_is_nothing():
+    assert read_job({"SLURM_JOB_COMMENT": "(null)", "SLURM_JOB_CONSTRAINTS": "(null)"}) == SlurmJobContext()
 
 
 def test_a_component_of_a_heterogeneous_job_knows_whose_it_is():
