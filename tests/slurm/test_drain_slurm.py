@@ -60,7 +60,7 @@ def test_a_node_that_we_drained_is_not_drained_again_but_told_when_its_fabric_is
     assert slurm.nodes(["n3"])["n3"].reason == worse
 
 
-@pytest.mark.parametrize("state", ["drain", "fail", "down"])
+@pytest.mark.parametrize("state", ["drain", *(pytest.param(each, marks=pytest.mark.soak) for each in ("fail", "down"))])
 def test_a_reason_of_somebody_else_stays(slurm, cluster, state):
     cluster.run("scontrol", "update", "nodename=n4", f"state={state}", "reason=fan broken, ticket 12 State=IDLE")
     result = drain(slurm, ["n4", "n5"], REASON, SITE)
@@ -70,6 +70,7 @@ def test_a_reason_of_somebody_else_stays(slurm, cluster, state):
     assert slurm.nodes(["n4"])["n4"].reason == "fan broken, ticket 12 State=IDLE"
 
 
+@pytest.mark.soak
 def test_a_node_under_maintenance_is_left_to_who_works_on_it(slurm, cluster):
     cluster.run(
         *("scontrol", "create", "reservation", "ReservationName=work", "Nodes=n10", "Users=root"),
