@@ -192,6 +192,13 @@ class SlurmCluster(base.SlurmBox):
             path.write_text(text.replace("{folder}", str(folder)).replace("{cluster}", str(self.folder)))
             path.chmod(0o644)
 
+    def set_conf(self, key: str, value: str) -> None:
+        """Another value of one key of slurm.conf, from now on."""
+        path = self.folder / "slurm.conf"
+        lines = [line for line in path.read_text().splitlines() if not line.startswith(f"{key}=")]
+        path.write_text("\n".join([*lines, f"{key}={value}"]) + "\n")
+        self.run("scontrol", "reconfigure")
+
     def before(self, name: str, lines: str | None) -> None:
         """Shell lines that run on the node before each of its programs: variables, or a wait. None: no more."""
         path = self.place_of(name) / "before"
