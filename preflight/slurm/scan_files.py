@@ -67,7 +67,8 @@ def last_words(folder: Path) -> str:
             return f", and no output: is {folder.parent} on a file system that the nodes share, under the same name?"
         lines = within(str(log), lambda: log.read_bytes()[-2000:]).decode("utf-8", "replace").split("\n")
         said = [line.strip() for line in lines if line.strip()]
-        return f"; its output ends: {said[-1][:300]}" if said else ""
+        ours = [line for line in said if line.startswith("preflight")]  # more telling than srun's own last words
+        return f"; its output ends: {(ours or said)[-1][:300]}" if said else ""
     return ""
 
 

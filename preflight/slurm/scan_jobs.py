@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from preflight.config import ScanSite
+from preflight.config import VARIABLE, ScanSite
 from preflight.errors import ConfigError, SlurmError
 from preflight.model.base import Record
 from preflight.model.hostlist import fold_for_slurm, unfold
@@ -25,11 +25,17 @@ SPARE_S = 120.0  # beyond the budget: starting the job, and Slurm's own time to 
 BATCH = 500  # job ids in one call of scancel
 # why a job waits that could start if ours made room; "None": nobody has looked at it yet
 WAITING = {"Resources", "Priority", "None", "ReqNodeNotAvail", "NodeNotAvail", "Nodes_required_for_job_are_busy"}
+# where the sweep was told of another configuration file, its jobs use that too if they can read it
+_CONFIG = """if [ -r {path} ]; then
+    {variable}={path}
+    export {variable}
+fi
+"""
 _SCRIPT = """#!/bin/sh
 # written by preflight scan
 PATH=/usr/bin:/bin
 export PATH
-exec {srun} --ntasks={nodes} --ntasks-per-node=1 --cpu-bind=none --kill-on-bad-exit=0 {command}
+{config}exec {srun} --ntasks={nodes} --ntasks-per-node=1 --cpu-bind=none --kill-on-bad-exit=0 {command}
 """
 
 
@@ -56,12 +62,15 @@ def submit(
 ) -> str:
     """Put a job on just these nodes into the queue; its number. `folder`: on a file system that nodes share, for its script and output. `command`: what srun starts. Raises SlurmError, ConfigError."""
     script = folder / "job.sh"
+    told = os.environ.get(VARIABLE)
+    text = _SCRIPT.format(
+        nodes=len(nodes),
+        command=shlex.join(command),
+        srun=shlex.quote(str(slurm.folder() / "srun")),
+        config=_CONFIG.format(path=shlex.quote(told), variable=VARIABLE) if told else "",
+    )
     try:
-        script.write_text(
-            _SCRIPT.format(
-                nodes=len(nodes), command=shlex.join(command), srun=shlex.quote(str(slurm.folder() / "srun"))
-            )
-        )
+        script.write_text(text)
     except OSError as error:
         raise ConfigError(str(folder), f"can't be written: {error.strerror}") from error
     minutes = max(1, math.ceil(site.time_limit_s / 60))

@@ -27,6 +27,8 @@ max_jobs = 2
 budget = "TAKES"
 time_limit = "60s"
 jitter = "0s"
+[agent]
+munge_socket = "SOCKET"
 [brake]
 settle = "0s"
 jitter = "0s"
@@ -53,6 +55,7 @@ def fresh(cluster):
 
 def configure(cluster: SlurmCluster, *, takes: str = "0s", size: int = 2, enforce: bool = False) -> None:
     text = CONFIG.replace("PYTHON", sys.executable).replace("STANDIN", str(STANDIN)).replace("TAKES", takes)
+    text = text.replace("SOCKET", str(cluster.folder / "munge" / "socket"))
     cluster.configure(text.replace("SIZE", str(size)).replace("ENFORCE", str(enforce).lower()), "head")
 
 
@@ -232,7 +235,8 @@ def test_jobs_really_measure_with_preflight_run(cluster):
     began = time.monotonic()
     code, swept, errors = end(begin(cluster))
     print(f"a sweep over four nodes took {time.monotonic() - began:.0f} s")
-    assert [outcome for _, outcome, _ in swept["jobs"]] == ["measured"], errors
+    logs = [path.read_text() for path in cluster.place_of("head").glob("state/scan/*/job.log")]
+    assert [outcome for _, outcome, _ in swept["jobs"]] == ["measured"], "\n".join([errors, *logs])
     assert set(history(cluster).covered()) == all_pairs(cluster)
     assert code in {0, 3, 10}
     assert not [path for path in Path("/proc").glob("[0-9]*") if _runs_in(cluster, path)]

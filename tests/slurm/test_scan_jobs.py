@@ -167,6 +167,8 @@ def test_a_job_without_a_report_says_why_as_far_as_it_can_be_told(tmp_path):
     assert "on a file system that the nodes share" in last_words(tmp_path)
     (tmp_path / "job.log").write_text("one\nsrun: error: no preflight\n\n")
     assert last_words(tmp_path).endswith("srun: error: no preflight")
+    (tmp_path / "job.log").write_text("preflight: munge is not there\nsrun: error: task 0\n")
+    assert last_words(tmp_path).endswith("preflight: munge is not there")
 
 
 def test_only_the_newest_folders_of_jobs_are_kept_and_nothing_else_is_touched(tmp_path, monkeypatch):
