@@ -8,6 +8,7 @@ An announcement of a process that was killed counts for STALE_S by the controlle
 """
 
 import contextlib
+import math
 import os
 import random
 import re
@@ -29,12 +30,16 @@ _CLAIM = re.compile(r"preflight-wants-drain:(?P<check>[a-z][a-z0-9_]*)@(?P<at>[0
 
 
 class Decision(Record, frozen=True):
-    """`allowed`: may be drained now, each with its announcement, that `release` takes back and a drain replaces. `why`: in words, empty if all are allowed."""
+    """`allowed`: may be drained now, each with its announcement, that `release` takes back and a drain replaces. `why`: in words, empty if all are allowed.
+
+    `ends_at`: by time.monotonic(), after which it holds no more: others may not count us then.
+    """
 
     allowed: tuple[str, ...]
     refused: tuple[str, ...]
     why: str
     claims: dict[str, "Claim"] = {}
+    ends_at: float = math.inf
 
 
 class Claim(Record, frozen=True):
@@ -63,7 +68,7 @@ class View(Record, frozen=True):
 def allowed(
     slurm: Slurm, names: Sequence[str], reason: str, brake: Brake, *, partition: str | None = None, dry: bool = False
 ) -> Decision:
-    """Which of these nodes may be drained for this reason of ours now. Never raises SlurmError: where Slurm doesn't answer nothing is allowed, and `why` says so.
+    """Which of these nodes may be drained for this reason of ours now. Never raises SlurmError: where Slurm doesn't answer, or refuses, nothing is allowed, and `why` says so.
 
     At most `brake.nodes` nodes, and `brake.percent` of each partition of the node (of `partition` alone, if given), are drained for the check that the reason names within `brake.period_s`. Waits up to
     `brake.jitter_s` before it announces, and up to `brake.settle_s` for others to make up their minds. `dry`: announces nothing, and says what would be.
@@ -90,7 +95,7 @@ def allowed(
         mine = _announce(slurm, nodes, plan.sure + plan.waiting, check, int(now_s))
         kept = _settle(slurm, names, mine, brake, partition)
     except SlurmError as error:
-        return Decision((), tuple(names), f"nothing is drained, since Slurm doesn't say what is: {error}")
+        return Decision((), tuple(names), f"nothing is drained: {error}")
     finally:
         _take_back(slurm, {name: claim for name, claim in mine.items() if name not in kept.allowed})
     return kept
@@ -201,7 +206,8 @@ def _settle(
             )
         if not plan.waiting or waited_s > brake.settle_s:
             decided = _decided(plan.sure, names, view, check, brake)
-            return decided.replace(claims={name: left[name] for name in plan.sure})
+            claims = {name: left[name] for name in plan.sure}
+            return decided.replace(claims=claims, ends_at=announced_at + STALE_S / 2)
         time.sleep(random.uniform(pause_s / 2, pause_s))
         pause_s = min(1.5 * pause_s, POLL_S[1])
 

@@ -1,14 +1,9 @@
-"""The only place that runs Slurm's programs: by absolute path, without a shell, each with a deadline and in a process group of its own that ends with it.
+"""What we ask of Slurm and what we tell it, by its own programs (preflight/slurm/programs.py runs them).
 
 Times are asked for in UTC. Slurm takes lists where it takes a name, and "ALL" for every node there is: what is not one plain name is refused here, whoever asks.
 """
 
-import contextlib
-import os
 import re
-import selectors
-import signal
-import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,16 +11,10 @@ from pathlib import Path
 from preflight.errors import SlurmError
 from preflight.slurm.jobs import SlurmJob, parse_job
 from preflight.slurm.nodes import SlurmNode, SlurmPartition, parse_nodes, parse_partitions, parse_time
+from preflight.slurm.programs import ask, find
 
-MAX_OUTPUT_BYTES = 64 * 2**20  # a node's record has about 1 kB, and there are not 50,000 nodes
-MAX_COMPLAINT_BYTES = 8192
 MAX_TEXT = 1000  # of a reason or a comment that we set
 MAX_NAMED = 256  # nodes asked for by name; it is all of them that the controller sends anyway
-REAP_S = 2.0  # for a process that was killed to go
-FOLDERS = ("/usr/bin", "/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin", "/usr/sbin")
-DAEMONS = {"slurmd", "slurmctld", "slurmstepd"}
-KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")  # what says where the controller is, and who we are
-ENVIRONMENT = {"LC_ALL": "C", "TZ": "UTC0", "SLURM_TIME_FORMAT": "standard", "PATH": "/usr/bin:/bin"}
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 _JOB = re.compile(r"[0-9]{1,10}(_[0-9]{1,10}|\+[0-9]{1,10})?")
 _UNKNOWN = re.compile(r"^Node \S+ not found\n", re.MULTILINE)
@@ -138,38 +127,12 @@ class Slurm:
         limit_s = self.deadline_s if deadline_s is None else deadline_s
         if self.ends_at is not None:
             limit_s = max(0.0, min(limit_s, self.ends_at - time.monotonic()))
-        path = self.folder() / program
-        shown = " ".join([program, *arguments])[:120]
-        environment = ENVIRONMENT | {key: os.environ[key] for key in KEPT if key in os.environ}
-        try:
-            process = subprocess.Popen(  # noqa: S603 - absolute path, no shell
-                [str(path), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environment,
-                cwd="/",
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise SlurmError(f"{path} can't be started: {error}") from error
-        said, complaint, ended = _read(process, time.monotonic() + limit_s)
-        code = _end(process)
-        if len(said) > MAX_OUTPUT_BYTES:
-            raise SlurmError(f"{shown}: more than {MAX_OUTPUT_BYTES // 2**20} MiB of answer")
-        if not ended:
-            raise SlurmError(f"{shown}: no answer within {limit_s:.3g} s")
-        text = said.decode("utf-8", errors="replace")
-        if not code:
-            return text, None
-        lines = (complaint or said).decode("utf-8", errors="replace").splitlines()
-        told = " / ".join(line.strip() for line in lines[-3:] if line.strip())
-        return text, f"{shown}: {told[-300:] or f'exit code {code}'}"
+        return ask(self.folder() / program, arguments, limit_s)
 
     def folder(self) -> Path:
         """Where Slurm's programs are. Raises SlurmError if they are nowhere."""
         if self._folder is None:
-            self._folder = _find(self.bin_dir)
+            self._folder = find(self.bin_dir)
         return self._folder
 
 
@@ -193,72 +156,3 @@ def plain(text: str) -> str:
     if not (text.isascii() and (text.isprintable() or not text)) or len(text) > MAX_TEXT:
         raise SlurmError(f"{text[:80]!r} is not a short line of printable ASCII")
     return text
-
-
-def _find(bin_dir: str | None) -> Path:
-    if bin_dir is not None:
-        folders = [Path(bin_dir)]
-    else:
-        folders = [*_of_daemon(), *map(Path, FOLDERS)]
-        if os.geteuid():  # root trusts no PATH
-            folders += [Path(folder) for folder in os.environ.get("PATH", "").split(":") if folder.startswith("/")]
-    for folder in folders:
-        if os.access(folder / "scontrol", os.X_OK):
-            return folder
-    raise SlurmError(
-        f"no scontrol in {', '.join(dict.fromkeys(map(str, folders)))}: set bin_dir in [slurm] of preflight.toml"
-    )
-
-
-def _of_daemon() -> list[Path]:
-    """The folders of the Slurm daemon that started us, if one did: seen some parents up, since a wrapper lies between."""
-    pid = os.getppid()
-    for _ in range(6):
-        with contextlib.suppress(OSError, ValueError):
-            name, _, rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").partition("(")[2].rpartition(")")
-            if name in DAEMONS:
-                folder = Path(f"/proc/{pid}/exe").readlink().parent
-                return [folder.parent / "bin", folder]
-            pid = int(rest.split()[1])
-            if pid > 1:
-                continue
-        break
-    return []
-
-
-def _read(process: "subprocess.Popen[bytes]", ends_at: float) -> tuple[bytes, bytes, bool]:
-    """What it printed and what it complained of, up to the limits, and whether it ended in time."""
-    assert process.stdout is not None
-    assert process.stderr is not None
-    said, complaint = bytearray(), bytearray()
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ, said)
-        selector.register(process.stderr, selectors.EVENT_READ, complaint)
-        while selector.get_map():
-            ready = selector.select(max(0.0, ends_at - time.monotonic()))
-            for key, _ in ready:
-                data = os.read(key.fd, 65536)
-                key.data.extend(data)
-                if not data:
-                    selector.unregister(key.fileobj)
-            del complaint[:-MAX_COMPLAINT_BYTES]
-            if not ready or len(said) > MAX_OUTPUT_BYTES:
-                return bytes(said), bytes(complaint), False
-    try:
-        process.wait(max(0.0, ends_at - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return bytes(said), bytes(complaint), False
-    return bytes(said), bytes(complaint), True
-
-
-def _end(process: "subprocess.Popen[bytes]") -> int | None:
-    """Nothing of it stays. Its exit code, None: it would not even be killed."""
-    for pipe in (process.stdout, process.stderr):
-        if pipe is not None:
-            pipe.close()
-    if process.returncode is None:  # not reaped, so that the group's number is still its own
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(REAP_S)
-    return process.returncode

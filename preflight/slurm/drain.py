@@ -5,6 +5,7 @@ Tried with Slurm 22.05: a reason alone is forgotten on a node that is neither dr
 """
 
 import contextlib
+import time
 from collections.abc import Sequence
 
 from preflight.config import Site
@@ -91,7 +92,9 @@ def _do(slurm: Slurm, decision: "brakes.Decision", reason: str, result: Drained)
     for field in ("extra", "comment"):
         chosen = [name for name in decision.allowed if decision.claims[name].field == field]
         try:
-            if chosen:
+            if chosen and time.monotonic() > decision.ends_at:
+                complaint = "it took too long since it was allowed"
+            elif chosen:
                 slurm.update_node(chosen, state="drain", reason=reason, **{field: ""})
         except SlurmError as error:
             complaint = str(error)

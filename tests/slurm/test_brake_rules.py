@@ -181,9 +181,7 @@ def test_a_controller_that_does_not_answer_means_that_nothing_is_drained(call, m
     monkeypatch.setattr(slurm, call, silent)
     decision = allowed(slurm, ["n1"], REASON, brake())
     assert (decision.allowed, decision.refused) == ((), ("n1",))
-    assert decision.why == (
-        "nothing is drained, since Slurm doesn't say what is: scontrol show node: no answer within 10 s"
-    )
+    assert decision.why == ("nothing is drained: scontrol show node: no answer within 10 s")
 
 
 def test_one_who_finds_its_announcement_gone_drains_nothing(monkeypatch):
@@ -207,6 +205,20 @@ def test_one_who_was_stopped_for_longer_than_others_count_it_drains_nothing(monk
     assert decision.allowed == ()
     assert "too long" in decision.why
     assert slurm.table["n1"].extra is None
+
+
+def test_one_who_was_stopped_between_look_and_drain_drains_nothing(monkeypatch):
+    slurm = controller(*many(2))
+    decide = allowed
+
+    def late(*arguments, **named):
+        return decide(*arguments, **named).replace(ends_at=time.monotonic() - 1)
+
+    monkeypatch.setattr("preflight.slurm.brake.allowed", late)
+    result = storm(slurm, ["n1"], brake())["n1"]
+    assert (result.done, result.failed) == ((), ("n1",))
+    assert "too long" in result.text
+    assert (slurm.most, slurm.table["n1"].extra) == (0, None)
 
 
 claim_sets = st.dictionaries(st.integers(0, 19), st.tuples(st.integers(0, 3), st.booleans()), min_size=1)

@@ -50,6 +50,26 @@ def test_a_child_that_keeps_the_output_open_holds_nobody_up_beyond_the_deadline(
     wait_until(lambda: not is_alive(pid), "ended")
 
 
+def test_an_alarm_of_the_whole_command_leaves_no_program_behind(tmp_path):
+    """As the prolog's own limit of time: an exception out of a signal handler, in the middle of the wait."""
+    import signal
+
+    def ring(*_):
+        raise TimeoutError
+
+    slurm = slurm_of(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 300")
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 1)
+    try:
+        with pytest.raises(TimeoutError):
+            slurm.nodes()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not is_alive(pid), "ended")
+
+
 def test_all_commands_together_end_in_time(tmp_path):
     slurm = slurm_of(tmp_path, "exec sleep 300", ends_at=time.monotonic() - 1)
     with pytest.raises(SlurmError, match="no answer within 0 s"):
