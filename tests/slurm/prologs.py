@@ -9,6 +9,8 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.nvml_library import build
+
 ROOT = Path(__file__).parents[2]
 JOB = {
     "SLURM_JOB_ID": "4711",
@@ -41,6 +43,12 @@ def slurm_programs(folder: Path, script: str = "exit 1") -> Path:
         path.write_text(f'#!/bin/sh\necho "{name} $*" >>{calls}\n{script}\n')
         path.chmod(0o755)
     return calls
+
+
+def libraries(folder: Path) -> dict[str, Path]:
+    """Folders of driver libraries: healthy, sick (a row of GPU 7 could not be remapped), hanging."""
+    defines = {"healthy": (), "sick": ("REMAP_FAILED",), "hanging": ("HANG_INIT",)}
+    return {name: build(folder / name, *each) for name, each in defines.items()}
 
 
 def run(
