@@ -102,7 +102,7 @@ def outside_hint(environ: Mapping[str, str]) -> str:
     """What to say to somebody who starts a run inside a job, but not with srun; empty outside of jobs."""
     if not environ.get("SLURM_JOB_ID"):
         return ""
-    return "; this is a Slurm job: start it with srun, `srun --ntasks-per-node=1 preflight run PLAN`"
+    return "; this is a Slurm job: start it with srun, `srun preflight run PLAN`"
 
 
 def _distribution(environ: Mapping[str, str]) -> str | None:

@@ -67,7 +67,7 @@ def test_what_srun_did_not_start_is_no_task(changes):
 
 
 def test_who_starts_a_run_inside_a_job_is_told_of_srun():
-    assert "srun --ntasks-per-node=1 preflight run PLAN" in outside_hint({"SLURM_JOB_ID": "4"})
+    assert "`srun preflight run PLAN`" in outside_hint({"SLURM_JOB_ID": "4"})
     assert outside_hint({}) == ""
 
 
