@@ -43,10 +43,16 @@ def decide(
         held = nobody_guilty == "hold" and any(set(uses.get(f.check, ())) & {"plan", "measurements"} for f in owned)
         return _decision(report, "hold" if held else "warn", owner_text(owned), let_off)
     if let_off or report.answer != "go":
-        why = next((f for f in report.findings if f.verdict is Verdict.UNKNOWN and f.need == "required"), None)
-        told = f"{why.check} {why.subject}: {why.observed}" if why else ""
-        return _decision(report, "unknown", told, let_off)
+        return _decision(report, "unknown", _what_is_missing(report), let_off)
     return _decision(report, "start", "", ())
+
+
+def _what_is_missing(report: Report) -> str:
+    """Why nothing is known: the first agent that did not answer, else the first check that could not tell."""
+    lost = [incident.text for incident in report.evidence.incidents if incident.kind in LOST]
+    missing = (f for f in report.findings if f.verdict is Verdict.UNKNOWN and f.need == "required")
+    told = [f"{finding.check} {finding.subject}: {finding.observed}" for finding in missing]
+    return (lost or told or [""])[0]
 
 
 def owner_text(findings: Sequence[Finding]) -> str:

@@ -32,7 +32,7 @@ def cluster():
         plans = cluster.place_of("head") / "plans"
         plans.mkdir()
         (plans / "small.toml").write_text(PLAN.format(tp=1, dp=4, nodes=4, per_node=1))
-        cluster.start_agents("--munge")
+        cluster.start_agents()
         yield cluster
         print(cluster.log("prolog-slurmctld"))
 
@@ -40,6 +40,7 @@ def cluster():
 @pytest.fixture(autouse=True)
 def afterwards(cluster):
     yield
+    cluster.box.heal()  # Slurm waits for nodes that it can't reach
     cluster.reset()
 
 

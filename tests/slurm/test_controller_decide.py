@@ -52,25 +52,25 @@ def test_a_slow_node_alone_is_guilty_and_it_is_said_what_was_seen_again(slow_nod
 
 
 @pytest.mark.parametrize(
-    ("fault", "check"),
+    "fault",
     [
-        (Fault(kind="gpu", ends=(10,), depth=0.4), "slow_part"),
-        (Fault(kind="nic", ends=(10,), depth=0.4), "slow_part"),
+        Fault(kind="gpu", ends=(10,), depth=0.4),
+        pytest.param(Fault(kind="nic", ends=(10,), depth=0.4), marks=pytest.mark.soak),
     ],
-    ids=["gpu", "nic"],
+    ids=lambda fault: fault.kind,
 )
-def test_a_slow_part_of_one_node_drains_that_node(fault, check):
+def test_a_slow_part_of_one_node_drains_that_node(fault):
     decision = decide(*measured(fault), USES)
-    assert {node: check_of(reason) for node, reason in decision.guilty.items()} == {"n1": check}
+    assert {node: check_of(reason) for node, reason in decision.guilty.items()} == {"n1": "slow_part"}
 
 
 @pytest.mark.parametrize(
     "fault",
     [
         Fault(kind="path", nodes=("n0", "n1"), other_nodes=("n4", "n5"), depth=0.4),
-        Fault(kind="leaf", leaf="leaf0", depth=0.4),
-        Fault(kind="uplink", leaf="leaf0", depth=0.4),
-        Fault(kind="slot", slot=3, depth=0.4),
+        pytest.param(Fault(kind="leaf", leaf="leaf0", depth=0.4), marks=pytest.mark.soak),
+        pytest.param(Fault(kind="uplink", leaf="leaf0", depth=0.4), marks=pytest.mark.soak),
+        pytest.param(Fault(kind="slot", slot=3, depth=0.4), marks=pytest.mark.soak),
         Fault(kind="environment", depth=0.5),
     ],
     ids=lambda fault: fault.kind,
@@ -89,9 +89,9 @@ def test_what_no_node_is_guilty_of_drains_nobody(fault):
     "fault",
     [
         Fault(kind="agent_lost", nodes=("n2",)),
-        Fault(kind="agent_lost", nodes=("n2",), first_round=6),
+        pytest.param(Fault(kind="agent_lost", nodes=("n2",), first_round=6), marks=pytest.mark.soak),
         Fault(kind="hang", ends=(12,)),
-        Fault(kind="crash", ends=(12,), first_round=4),
+        pytest.param(Fault(kind="crash", ends=(12,), first_round=4), marks=pytest.mark.soak),
     ],
     ids=["agent lost", "agent lost later", "worker hangs", "worker crashes"],
 )
