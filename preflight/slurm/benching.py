@@ -73,13 +73,13 @@ def outcomes(done: "Drained") -> tuple[tuple[str, tuple[str, ...]], ...]:
     )
 
 
-def is_drained(node: str, site: "Site") -> bool:
-    """Whether Slurm has the node drained now. Where Slurm gives no answer: no."""
+def is_drained(node: str, site: "Site") -> bool | None:
+    """Whether Slurm has the node drained now. None: Slurm gives no answer, or doesn't know the node."""
     from preflight.errors import WorldError
     from preflight.slurm.commands import Slurm
 
     try:
         found = Slurm(site.slurm.bin_dir, deadline_s=LEAST_S).nodes([node]).get(node)
     except WorldError:
-        return False
-    return found is not None and "drain" in found.states
+        return None
+    return None if found is None else found.drained

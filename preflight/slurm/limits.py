@@ -5,6 +5,7 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
+LEAST_S = 0.001
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
@@ -23,7 +24,7 @@ def limited(budget_s: float) -> Iterator[None]:
     signal.signal(signal.SIGALRM, _time_is_up)
     for number in _ENDING:
         signal.signal(number, _ended)
-    signal.setitimer(signal.ITIMER_REAL, budget_s)
+    allow(budget_s)
     try:
         yield
     finally:
@@ -33,8 +34,8 @@ def limited(budget_s: float) -> Iterator[None]:
 
 
 def allow(budget_s: float) -> None:
-    """From now on so long, in place of what was left. 0: without end."""
-    signal.setitimer(signal.ITIMER_REAL, budget_s)
+    """From now on so long, in place of what was left."""
+    signal.setitimer(signal.ITIMER_REAL, max(budget_s, LEAST_S))  # 0 would be without end
 
 
 def _time_is_up(_number: int, _frame: FrameType | None) -> None:

@@ -115,8 +115,9 @@ def _lowered(finding: "Finding", others: frozenset[str]) -> "Finding":
 
     from preflight.model import Verdict
 
-    if finding.verdict is not Verdict.FAIL or finding.blames is None or finding.blames.name not in others:
-        return finding
+    name = finding.blames.name if finding.blames is not None else ""
+    if finding.verdict is not Verdict.FAIL or not any(f"{name} ".startswith(f"{other} ") for other in others):
+        return finding  # a part of a GPU is called after it: "n1 GPU 7 (GPU-...) link 3"
     observed = f"{finding.observed}; not a GPU of this job"
     return msgspec.structs.replace(finding, verdict=Verdict.WARN, observed=observed)
 

@@ -120,7 +120,10 @@ def _cached(
         telling.note(f"cached verdict: {why}")
     if verdict is None:
         return None, ""
-    if verdict.drained and not is_drained(job.node, site):
+    drained = is_drained(job.node, site) if verdict.drained else True
+    if drained is None:
+        return None, f"; {verdict.run_id}: whether the node is still drained for it can't be found out"
+    if not drained:
         drop_verdict(site.slurm.state_dir, job.node)
         telling.note(f"the verdict of {verdict.run_id} is dropped: the node was drained for it, and was resumed")
         return None, ""

@@ -177,6 +177,17 @@ def test_one_for_which_the_node_was_drained_is_dropped_once_an_operator_resumed_
     assert read_verdict(str(tmp_path / "state"), "n1", boot_id=BOOT_ID, now_s=time.time()) == (None, "")
 
 
+@pytest.mark.soak
+def test_where_slurm_does_not_answer_it_neither_counts_nor_is_forgotten(tmp_path, libraries):
+    config = prologs.site(tmp_path, slurm="enforce = true")
+    prologs.slurm_programs(tmp_path)
+    cached(tmp_path, drained=True)
+    done = prologs.run("--config", str(config), library=libraries["healthy"])
+    assert done.returncode == 0
+    assert "can't be found out" in done.stderr
+    assert read_verdict(str(tmp_path / "state"), "n1", boot_id=BOOT_ID, now_s=time.time())[0] is not None
+
+
 def test_but_counts_for_a_job_that_comes_while_the_node_is_still_drained(tmp_path, libraries):
     config = prologs.site(tmp_path, slurm="enforce = true")
     reason = "   Reason=preflight:slow_part node: 12 GB/s [scan-7, fabric] [root@2026-11-30T12:00:00]"

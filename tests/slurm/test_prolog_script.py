@@ -91,6 +91,7 @@ def test_a_prolog_that_takes_too_long_is_ended(tmp_path):
     assert "ended after 1 s (code 124)" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.soak
 def test_one_that_does_not_listen_is_killed(tmp_path):
     lines = "trap '' TERM\nwhile :; do :; done"
     path = prologs.script(tmp_path, PREFLIGHT=prologs.program(tmp_path, lines), LIMIT=1)
@@ -113,7 +114,9 @@ def test_one_that_can_not_be_ended_is_left_behind(tmp_path):
     assert "left behind" in (tmp_path / "log").read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.soak) for each in (signal.SIGINT, signal.SIGHUP))]
+)
 def test_a_script_that_is_asked_to_end_takes_everything_with_it(tmp_path, number):
     path = prologs.script(tmp_path, PREFLIGHT=prologs.program(tmp_path, f"echo >{tmp_path}/up\nexec /bin/sleep 300"))
     with start(path) as running:
@@ -124,6 +127,7 @@ def test_a_script_that_is_asked_to_end_takes_everything_with_it(tmp_path, number
         prologs.wait_until(lambda: not prologs.of_group(running.pid), "nothing left of the script")
 
 
+@pytest.mark.soak
 def test_slurmd_s_kill_of_the_group_leaves_nothing(tmp_path):
     path = prologs.script(tmp_path, PREFLIGHT=prologs.program(tmp_path, f"echo >{tmp_path}/up\nexec /bin/sleep 300"))
     with start(path) as running:
@@ -170,6 +174,7 @@ def test_the_command_gets_what_slurmd_gives_and_the_metrics_folder(tmp_path):
     assert (tmp_path / "said").read_text() == "slurm prolog\n4711\n"
 
 
+@pytest.mark.soak
 def test_a_hanging_logger_keeps_no_job(tmp_path):
     logger = prologs.program(tmp_path, "exec /bin/sleep 300", "logger")
     assert run(prologs.script(tmp_path, PREFLIGHT=prologs.program(tmp_path, "exit 1"), LOGGER=logger)) == 0
@@ -181,6 +186,7 @@ def test_the_health_script_ends_well_whatever_happens(tmp_path, lines, logged):
     assert ("broke" in (tmp_path / "log").read_text()) is logged
 
 
+@pytest.mark.soak
 def test_the_health_script_ends_what_takes_too_long(tmp_path):
     given = prologs.program(tmp_path, "exec /bin/sleep 300")
     assert run(prologs.script(tmp_path, "health.sh", PREFLIGHT=given, LIMIT=1)) == 0

@@ -1,0 +1,63 @@
+"""Whose GPU a finding is about, when a prolog judges the GPUs of one job among several on a node; pure."""
+
+import pytest
+
+from preflight.model import Evidence, Finding, Inventory, Verdict
+from preflight.model.finding import Part
+from preflight.model.surroundings import Mask
+from preflight.slurm.job import SlurmJobContext
+from preflight.slurm.look import judge_node, others_of
+from tests.builders import make_gpu, make_node
+
+
+def uuids(*numbers):
+    return tuple(f"GPU-n1-{number}" for number in numbers)
+
+
+def named(*numbers):
+    return {f"n1 GPU {number} (GPU-n1-{number})" for number in numbers}
+
+
+def test_gpus_that_the_mask_does_not_name_are_others():
+    node = make_node("n1", mask=Mask(variables={}, gpu_uuids=uuids(2, 5)))
+    assert others_of(node, SlurmJobContext(gpus=(2, 5))) == named(0, 1, 3, 4, 6, 7)
+
+
+def test_where_the_mask_does_not_resolve_slurms_numbers_count():
+    node = make_node("n1", mask=Mask(variables={}, gpu_uuids=(None, None)))
+    assert others_of(node, SlurmJobContext(gpus=(2, 5))) == named(0, 1, 3, 4, 6, 7)
+
+
+@pytest.mark.parametrize("job", [SlurmJobContext(), SlurmJobContext(gpus=(8,)), SlurmJobContext(gpus=(6, 9))])
+def test_where_neither_is_certain_no_gpu_is_anothers(job):
+    assert others_of(make_node("n1"), job) == frozenset()
+
+
+def test_a_lost_gpu_of_which_only_the_number_is_known_goes_by_that():
+    lost = make_gpu("n1", 7, uuid=None, name=None)
+    gpus = (*(make_gpu("n1", number) for number in range(7)), lost)
+    node = make_node("n1", gpus=None)
+    node = type(node)(**{field: getattr(node, field) for field in node.__struct_fields__} | {"gpus": gpus})
+    assert "n1 GPU 7 (0000:17:00.0)" in others_of(node, SlurmJobContext(gpus=(0, 1)))
+    assert others_of(node, SlurmJobContext(gpus=(6, 7))) == named(*range(6))
+
+
+@pytest.mark.parametrize(
+    ("part", "verdict"),
+    [
+        ("n1 GPU 7 (GPU-n1-7)", "WARN"),
+        ("n1 GPU 7 (GPU-n1-7) link 3", "WARN"),
+        ("n1 GPU 1 (GPU-n1-1)", "FAIL"),
+        ("n1 GPU 1 (GPU-n1-1) link 3", "FAIL"),
+        ("n1", "FAIL"),
+        (None, "FAIL"),
+    ],
+)
+def test_what_fails_on_anothers_gpu_is_a_warning_here(monkeypatch, part, verdict):
+    blamed = Part(kind="gpu", name=part) if part else None
+    bad = Finding(check="xid", subject="x", verdict=Verdict.FAIL, observed="Xid 79", blames=blamed)
+    monkeypatch.setattr("preflight.judge.run.judge", lambda evidence, checks: ((bad,), (), "no-go"))
+    node = make_node("n1", mask=Mask(variables={}, gpu_uuids=uuids(0, 1)))
+    (found,) = judge_node(Evidence(inventory=Inventory(nodes=(node,))), SlurmJobContext(gpus=(0, 1)))
+    assert found.verdict.value == verdict
+    assert ("not a GPU of this job" in found.observed) == (verdict == "WARN")
