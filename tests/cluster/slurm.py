@@ -378,4 +378,4 @@ def _start(cluster: SlurmCluster, started: list[base.Daemon]) -> None:
     for name in cluster.nodes:
         words = (*clean, slurmd, "-D", "-N", name)
         started.append(base.start_daemon(cluster.on(name, *words), dict(os.environ)))
-    cluster.wait_until_idle()
+    cluster.wait_until_idle(started)

@@ -125,6 +125,57 @@ def test_four_sick_nodes_at_the_same_moment_lose_no_more_than_the_brake_allows_a
     assert cluster.drained() == drained
 
 
+@pytest.mark.soak
+def test_where_the_brake_holds_already_sick_nodes_are_left_and_the_job_starts_at_once(cluster):
+    reason = "preflight:row_remap GPU 7: failed [node-1, local]"
+    cluster.run("scontrol", "update", "nodename=n1", "state=drain", f"reason={reason}")
+    for name in cluster.nodes:
+        cluster.set_gpus(name, "sick")
+    job = cluster.sbatch("-N3", "--gres=gpu:8", script="echo started")
+    assert cluster.wait_for_job(job, "COMPLETED")["Restarts"] == "0"
+    assert cluster.drained() == {"n1"}
+    untouched(cluster, "n2", "n3", "n4")
+    assert 'preflight_run_drain{result="braked",command="slurm prolog",node="n2"} 1.0' in metrics(cluster, "n2")
+
+
+@pytest.mark.soak
+def test_until_the_site_enforces_a_sick_node_is_only_told_of(cluster):
+    cluster.configure(SITE.replace("enforce = true\n", ""))
+    cluster.set_gpus("n2", "sick")
+    job = cluster.sbatch(*ALL, script="echo started")
+    assert cluster.wait_for_job(job, "COMPLETED")["Restarts"] == "0"
+    untouched(cluster)
+    assert 'preflight_run_drain{result="would-drain",command="slurm prolog",node="n2"} 1.0' in metrics(cluster, "n2")
+
+
+@pytest.mark.soak
+def test_a_sick_gpu_that_the_job_does_not_have_drains_nothing(cluster):
+    cluster.set_gpus("n2", "sick")  # its last GPU
+    job = cluster.sbatch("-N1", "-w", "n2", "--gres=gpu:4", script="echo started on GPUs $SLURM_JOB_GPUS")
+    assert cluster.wait_for_job(job, "COMPLETED")["Restarts"] == "0"
+    untouched(cluster)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "preflight: plan=../../../etc/passwd",
+        "$(touch {cluster}/hurt)`touch {cluster}/hurt`; touch {cluster}/hurt",
+        "preflight: " + "tp=8, " * 150,
+        "a\nb\tpreflight: tp=99999999999999999999",
+        '"; reason=x state=down',
+        "preflight: off",
+    ],
+)
+def test_whatever_a_user_writes_into_a_comment_the_job_starts_and_nothing_is_drained(cluster, comment):
+    told = comment.replace("{cluster}", str(cluster.folder))
+    job = cluster.sbatch("-N2", "--gres=gpu:8", f"--comment={told}", "-J", told[:60], script="echo started")
+    assert cluster.wait_for_job(job, "COMPLETED")["Restarts"] == "0"
+    untouched(cluster)
+    assert not (cluster.folder / "hurt").exists()
+
+
 def _stands(cluster, job) -> bool:
     told = cluster.job(job)
     return told["Priority"] == "0" or told["JobState"] == "COMPLETED"

@@ -80,10 +80,12 @@ class SlurmBox:
         assert sorted(ranks) == list(range(len(ranks)))
         return [ranks[rank] for rank in range(len(ranks))]
 
-    def wait_until_idle(self, deadline_s: float = 60) -> None:
-        """Until every node can take a job."""
+    def wait_until_idle(self, started: Sequence[Daemon] = (), deadline_s: float = 60) -> None:
+        """Until every node can take a job. `started`: daemons without which that will never be."""
         until, last = time.monotonic() + deadline_s, ""
         while time.monotonic() < until:
+            ended = [daemon.args for daemon in started if daemon.poll() is not None]
+            assert not ended, f"ended at once: {ended}"
             try:
                 last = self.run("sinfo", "-h", "-N", "-o", "%T")
             except subprocess.CalledProcessError as error:
@@ -113,7 +115,7 @@ def slurm_box(folder: Path, cpus: dict[str, int]) -> Iterator[SlurmBox]:
         for name in cpus:
             (folder / f"spool-{name}").mkdir()
             started.append(start_daemon(["slurmd", "-D", "-N", name], box.environment))
-        box.wait_until_idle()
+        box.wait_until_idle(started)
         yield box
 
 
