@@ -31,11 +31,12 @@ _CONFIG = """if [ -r {path} ]; then
     export {variable}
 fi
 """
+# --export: srun would take over what sbatch was told (NIL), and drop PATH and the configuration file
 _SCRIPT = """#!/bin/sh
 # written by preflight scan
 PATH=/usr/bin:/bin
 export PATH
-{config}exec {srun} --ntasks={nodes} --ntasks-per-node=1 --cpu-bind=none --kill-on-bad-exit=0 {command}
+{config}exec {srun} --export=ALL --ntasks={nodes} --ntasks-per-node=1 --cpu-bind=none --kill-on-bad-exit=0 {command}
 """
 
 

@@ -58,7 +58,7 @@ def test_a_job_is_small_exclusive_short_modest_and_bypasses_our_prologs(slurm, t
     assert any(word.startswith("--deadline=now+") for word in words)
     script = (folder / "job.sh").read_text()
     assert script.endswith("/opt/preflight run 'it'\"'\"'s'\n")
-    assert f"exec {tmp_path}/srun --ntasks=2" in script
+    assert f"exec {tmp_path}/srun --export=ALL --ntasks=2" in script
 
 
 @pytest.mark.parametrize("name", ["n1,n2", "ALL", "", "n[1-2]", "-w"])
