@@ -7,20 +7,18 @@ import contextlib
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import pytest
 
-from tests import nvml_library
 from tests.cluster.box import Box, sh
+from tests.cluster.slurm_setup import SITE, hooks, install, lay_out, write_conf
 from tests.plan.launchers import slurm_box as base
 
 NEEDS = [
@@ -31,34 +29,9 @@ NEEDS = [
     pytest.mark.debian("iproute2", "ip", "tc"),
     pytest.mark.timeout(900),
 ]
+__all__ = ["NEEDS", "SITE", "SlurmCluster", "slurm_cluster"]
 WAIT_S = 60.0  # for whatever should happen within seconds, on a busy machine
-SCRIPTS = Path(__file__).parents[2] / "deploy" / "slurm"
-CLUSTER_PORTS = (6817, 6818)  # Slurm's own, free in every namespace
 Gpus = Literal["healthy", "sick", "hanging", "missing"]
-DEFINES: dict[str, tuple[str, ...]] = {"healthy": (), "sick": ("REMAP_FAILED",), "hanging": ("HANG_INIT",)}
-
-SITE = """
-[agent]
-munge_socket = "{cluster}/munge/socket"
-[slurm]
-enforce = true
-state_dir = "{folder}/state"
-textfile_dir = "{folder}/metrics"
-"""
-_CONF = """
-GresTypes=gpu
-PrologFlags=Alloc,DeferBatch
-PrologEpilogTimeout=300
-TopologyPlugin=topology/tree
-"""
-# Slurm gives a program none of this, a site's machine would: where the driver's library is, and Slurm's file, which 22.05 names to the node's prolog alone
-_HOOK = """#!/bin/sh
-place="{places}"
-SLURM_CONF="{folder}/slurm.conf" PREFLIGHT_CONFIG="$place/preflight.toml" LD_LIBRARY_PATH="$place/nvml"
-export SLURM_CONF PREFLIGHT_CONFIG LD_LIBRARY_PATH
-[ -e "$place/before" ] && . "$place/before"
-exec {program}
-"""
 
 
 # a node of its own to whoever asks: its name, and the boot id by which two names of one machine are told apart
@@ -80,6 +53,7 @@ class SlurmCluster(base.SlurmBox):
     def __init__(self, folder: Path, nodes: list[str], gpus: int, box: Box | None) -> None:
         super().__init__(folder, dict.fromkeys(nodes, max(gpus, 1)))
         self.nodes, self.gpus, self.box = nodes, gpus, box
+        self.clean = ("env", "-i", f"SLURM_CONF={folder}/slurm.conf")
         self.environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
     # --- what users and operators do ------------------------------------------------------------------------------------
@@ -199,6 +173,30 @@ class SlurmCluster(base.SlurmBox):
         path.write_text("\n".join([*lines, f"{key}={value}"]) + "\n")
         self.run("scontrol", "reconfigure")
 
+    def restart_slurmctld(self, number: int) -> None:
+        """End the controller by this signal, and start another in its place."""
+        controller = self.daemons.pop(1)
+        controller.send_signal(number)
+        controller.wait(WAIT_S)
+        self.daemons.insert(1, self._slurmctld())
+
+    def _slurmctld(self) -> base.Daemon:
+        slurmctld = shutil.which("slurmctld")
+        assert slurmctld is not None
+        return base.start_daemon(self.words(*self.clean, slurmctld, "-D"), dict(os.environ))
+
+    def start(self, daemons: list[base.Daemon]) -> None:
+        """The daemons, with the environment that an init system gives: no PATH of a user's. `daemons`: the list of them."""
+        self.daemons = daemons
+        daemons.append(base.start_munge(self.folder / "munge"))
+        daemons.append(self._slurmctld())
+        slurmd = shutil.which("slurmd")
+        assert slurmd is not None
+        for name in self.nodes:
+            words = self.on(name, *self.clean, slurmd, "-D", "-N", name)
+            daemons.append(base.start_daemon(words, dict(os.environ)))
+        self.wait_until_idle(daemons)
+
     def before(self, name: str, lines: str | None) -> None:
         """Shell lines that run on the node before each of its programs: variables, or a wait. None: no more."""
         path = self.place_of(name) / "before"
@@ -234,15 +232,6 @@ class SlurmCluster(base.SlurmBox):
             line = process.stdout.readline()
             assert line.strip(), (self.folder / f"agent-{name}.stderr").read_text()
 
-    def hook(self, name: str, program: str, *, at_head: bool = False) -> Path:
-        """A script by which Slurm runs a program for us, with the node's own driver library and configuration."""
-        path = self.folder / name
-        places = self.place_of("head") if at_head else self.folder / "nodes" / "$SLURMD_NODENAME"
-        told = program.replace("{cluster}", str(self.folder))
-        path.write_text(_HOOK.format(places=places, folder=self.folder, program=told))
-        path.chmod(0o755)
-        return path
-
 
 @contextlib.contextmanager
 def slurm_cluster(
@@ -271,11 +260,11 @@ def slurm_cluster(
             cluster = SlurmCluster(own, names, gpus, box)
             stack.callback(_end_all, cluster)
             started = stack.enter_context(base.daemons(own))
-            _lay_out(cluster)
-            _install(cluster)
-            hooks = _hooks(cluster, prolog, prolog_slurmctld, health)
-            _write_conf(cluster, hooks + config.replace("{cluster}", str(own)))
-            _start(cluster, started)
+            lay_out(cluster)
+            install(cluster)
+            ours = hooks(cluster, prolog, prolog_slurmctld, health)
+            write_conf(cluster, ours + config.replace("{cluster}", str(own)))
+            cluster.start(started)
             yield cluster
     finally:
         if folder is not None:
@@ -292,90 +281,3 @@ def _end_all(cluster: SlurmCluster) -> None:
         for pid in sh("ip", "netns", "pids", cluster.box.space(name), check=False).split():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), 9)
-
-
-def _lay_out(cluster: SlurmCluster) -> None:
-    """Folders, driver libraries and device files."""
-    for kind, defines in DEFINES.items():
-        nvml_library.build(cluster.folder / "libraries" / kind, f"GPUS={max(cluster.gpus, 1)}", *defines)
-    (cluster.folder / "libraries" / "missing").mkdir()
-    (cluster.folder / "state").mkdir()
-    (cluster.folder / "gpus").mkdir()
-    for number in range(cluster.gpus):
-        os.mknod(cluster.folder / "gpus" / f"nvidia{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
-    for name in (*cluster.nodes, "head"):
-        place = cluster.place_of(name)
-        place.mkdir(parents=True)
-        (place / "metrics").mkdir()
-        if name != "head":
-            (cluster.folder / f"spool-{name}").mkdir()
-            cluster.set_gpus(name, "healthy")
-            (place / "boot_id").write_text(f"{uuid.uuid4()}\n")
-    cluster.configure(SITE)
-
-
-def _install(cluster: SlurmCluster) -> None:
-    """The scripts of deploy/slurm, with the settings at their heads edited as a site does; deploy/preflight is the program that they call."""
-    folder = cluster.folder / "deploy"
-    folder.mkdir()
-    (folder / "preflight").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m preflight "$@"\n')
-    (folder / "preflight").chmod(0o755)
-    for script in SCRIPTS.glob("*.sh"):
-        settings = {"PREFLIGHT": folder / "preflight", "LOG": cluster.folder / f"{script.stem}.log"}
-        if script.stem in {"prolog", "health"}:
-            settings["TEXTFILE_DIR"] = cluster.folder / "nodes" / "$SLURMD_NODENAME" / "metrics"
-        text = script.read_text()
-        for name, value in settings.items():
-            text, count = re.subn(rf"^{name}=\S*", f"{name}={value}", text, flags=re.MULTILINE)
-            assert count == 1, f"{script} sets {name} {count} times"
-        (folder / script.name).write_text(text)
-        (folder / script.name).chmod(0o755)
-
-
-def _hooks(cluster: SlurmCluster, prolog: str | None, prolog_slurmctld: str | None, health: str | None) -> str:
-    lines = []
-    if prolog:
-        lines.append(f"Prolog={cluster.hook('prolog', prolog)}")
-    if prolog_slurmctld:
-        lines.append(f"PrologSlurmctld={cluster.hook('prolog-slurmctld', prolog_slurmctld, at_head=True)}")
-    if health:
-        lines.append(f"HealthCheckProgram={cluster.hook('health', health)}\nHealthCheckInterval=5")
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _write_conf(cluster: SlurmCluster, more: str) -> None:
-    """slurm.conf, gres.conf and topology.conf."""
-    nodes, box, host = cluster.nodes, cluster.box, os.uname().nodename
-    first = CLUSTER_PORTS[0] if box else base.free_port_range(len(nodes) + 1)
-    lines = []
-    for number, name in enumerate(nodes):
-        address = f"NodeHostname={name} NodeAddr={box.address(name)} Port={CLUSTER_PORTS[1]}" if box else ""
-        address = address or f"NodeHostname={host} NodeAddr=127.0.0.1 Port={first + 1 + number}"
-        gres = f" Gres=gpu:{cluster.gpus}" if cluster.gpus else ""
-        lines.append(f"NodeName={name} {address} CPUs={cluster.cpus[name]} RealMemory=1000{gres} State=UNKNOWN")
-    head = f"{host}({'10.77.0.254' if box else '127.0.0.1'})"
-    text = base.CONF.format(host=head, port=first, folder=cluster.folder, nodes="\n".join(lines))
-    given = [line for line in (text + _CONF + more).splitlines() if "=" in line]
-    # of a key that is given twice, the later holds, save where each line is one of several
-    settings = {line if line.startswith(("NodeName", "PartitionName")) else line.split("=")[0]: line for line in given}
-    (cluster.folder / "slurm.conf").write_text("\n".join(settings.values()) + "\n")
-    files = f"{cluster.folder}/gpus/nvidia[0-{cluster.gpus - 1}]"
-    gres = f"NodeName=n[1-{len(nodes)}] Name=gpu File={files}\n" if cluster.gpus else ""
-    (cluster.folder / "gres.conf").write_text(gres)
-    half = len(nodes) - len(nodes) // 2
-    leaves = f"SwitchName=leaf1 Nodes=n[1-{half}]\nSwitchName=leaf2 Nodes=n[{half + 1}-{len(nodes)}]\n"
-    (cluster.folder / "topology.conf").write_text(f"{leaves}SwitchName=spine Switches=leaf[1-2]\n")
-
-
-def _start(cluster: SlurmCluster, started: list[base.Daemon]) -> None:
-    """The daemons, with the environment that an init system gives: no PATH of a user's."""
-    started.append(base.start_munge(cluster.folder / "munge"))
-    clean = ("env", "-i", f"SLURM_CONF={cluster.folder}/slurm.conf")
-    slurmctld, slurmd = shutil.which("slurmctld"), shutil.which("slurmd")
-    assert slurmctld is not None
-    assert slurmd is not None
-    started.append(base.start_daemon(cluster.words(*clean, slurmctld, "-D"), dict(os.environ)))
-    for name in cluster.nodes:
-        words = (*clean, slurmd, "-D", "-N", name)
-        started.append(base.start_daemon(cluster.on(name, *words), dict(os.environ)))
-    cluster.wait_until_idle(started)

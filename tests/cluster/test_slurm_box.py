@@ -36,8 +36,8 @@ def test_nothing_is_left_of_a_cluster_that_did_not_start(monkeypatch):
     seen = []
     from tests.cluster import slurm
 
-    lay_out = slurm._lay_out
-    monkeypatch.setattr(slurm, "_lay_out", lambda cluster: (seen.append(cluster), lay_out(cluster)))
+    lay_out = slurm.lay_out
+    monkeypatch.setattr(slurm, "lay_out", lambda cluster: (seen.append(cluster), lay_out(cluster)))
     with (
         pytest.raises(AssertionError, match="ended at once"),
         slurm_cluster(config="SelectType=select/nonsense"),

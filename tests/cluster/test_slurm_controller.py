@@ -1,6 +1,7 @@
 """The controller prolog on a real Slurm whose nodes' resident agents measure limited links: a node is drained only if it is to blame, and a job always ends up running, held with a reason, or on other nodes."""
 
 import json
+import signal
 
 import pytest
 
@@ -82,12 +83,6 @@ def test_only_the_node_with_the_slow_link_is_drained_and_the_job_runs_on_the_oth
     assert cluster.output(job) == "started on 3\n"
 
 
-def test_healthy_nodes_are_left_alone(cluster):
-    job = cluster.sbatch("-N4", *JOB)
-    started(cluster, job)
-    untouched(cluster)
-
-
 def test_where_all_nodes_are_slow_alike_nothing_is_drained(cluster):
     for name in cluster.nodes:
         cluster.box.limit(name, SICK_MBIT / 2, "both")
@@ -114,16 +109,6 @@ def test_a_plan_that_no_placement_can_hold_drains_nothing_and_holds_the_job_with
     untouched(cluster)
 
 
-def test_without_an_agent_nothing_is_known_of_its_node_and_the_job_starts(cluster):
-    cluster.box._end("agent-n3")
-    try:
-        job = cluster.sbatch("-N4", *JOB)
-        started(cluster, job)
-        untouched(cluster)
-    finally:
-        cluster.start_agents()
-
-
 def test_two_jobs_at_once_are_both_measured_and_start(cluster):
     jobs = [cluster.sbatch("-N2", *JOB) for _ in range(2)]
     for job in jobs:
@@ -142,3 +127,15 @@ def test_a_job_is_not_requeued_for_ever_where_slurm_ends_the_prolog_early(cluste
         untouched(cluster)
     finally:
         cluster.set_conf("PrologEpilogTimeout", "300")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_controller_that_is_restarted_meanwhile_leaves_nothing_and_the_job_starts(cluster, number):
+    job = cluster.sbatch("-N4", *JOB)
+    cluster.wait_for(lambda: cluster.processes("head"), "the prolog under way")
+    before = set(cluster.processes("head"))
+    cluster.restart_slurmctld(number)
+    cluster.wait_for(lambda: not before & set(cluster.processes("head")), "the first prolog's end")
+    started_at_last = cluster.wait_for_job(job, "COMPLETED", timeout_s=LONG_S)
+    assert int(started_at_last["Restarts"]) <= 1, told(cluster)
+    untouched(cluster)
