@@ -27,10 +27,8 @@ def look(
     """
     from preflight.discover.node import discover_node
 
-    # Slurm numbers GPUs by PCI order, and so do the variables that it sets outside the job (gres.conf)
-    variables = {**environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if "CUDA_VISIBLE_DEVICES" in environ else environ
     deadline_s = max(LEAST_S, budget_s - WAITS_S)
-    node = discover_node(name, root=root, deadline_s=deadline_s, environ=variables, meanwhile=_load)
+    node = discover_node(name, root=root, deadline_s=deadline_s, environ=_variables(environ), meanwhile=_load)
 
     from preflight.model import Evidence, Inventory
     from preflight.plan.profiles import profiles_of
@@ -39,6 +37,14 @@ def look(
     inventory = Inventory(nodes=(node,))
     profiles = profiles_of(inventory, profile_folders())
     return Evidence(inventory=inventory, profiles=profiles, rules=_rules(rules))
+
+
+def _variables(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The variables without CUDA's, where Slurm's say the same in numbers of the machine: those hold outside the job's cgroup and (PrologFlags=RunInJob) inside it."""
+    from preflight.model.job_gpus import JOB_GPUS, parse_numbers
+
+    numbered = all(parse_numbers(environ.get(name, "")) for name in (JOB_GPUS, "CUDA_VISIBLE_DEVICES"))
+    return {name: value for name, value in environ.items() if not (numbered and name == "CUDA_VISIBLE_DEVICES")}
 
 
 def judge_node(evidence: "Evidence", job: "SlurmJobContext") -> tuple["Finding", ...]:
@@ -98,7 +104,11 @@ def others_of(node: "Node", job: "SlurmJobContext") -> frozenset[str]:
 
     gpus = node.gpus or ()
     uuids = job_uuids(node, None)
-    fits = job.gpus is not None and max(job.gpus, default=0) < len(gpus)
+    mig = any(uuid is not None and uuid.startswith("MIG-") for uuid in (node.mask and node.mask.gpu_uuids) or ())
+    if uuids is not None and job.gpus is not None and not mig and len(uuids) != len(set(job.gpus)):
+        uuids = None  # the mask is of another view of the machine
+    # Slurm numbers MIG devices, not the GPUs that they are on
+    fits = not mig and job.gpus is not None and max(job.gpus, default=0) < len(gpus)
     others = set()
     for gpu in gpus:
         if uuids is not None and gpu.uuid is not None:

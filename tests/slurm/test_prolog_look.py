@@ -1,13 +1,15 @@
 """Whose GPU a finding is about, when a prolog judges the GPUs of one job among several on a node; pure."""
 
+import msgspec
 import pytest
 
 from preflight.model import Evidence, Finding, Inventory, Verdict
 from preflight.model.finding import Part
 from preflight.model.surroundings import Mask
 from preflight.slurm.job import SlurmJobContext
-from preflight.slurm.look import judge_node, others_of
+from preflight.slurm.look import judge_node, look, others_of
 from tests.builders import make_gpu, make_node
+from tests.trees import Tree
 
 
 def uuids(*numbers):
@@ -28,6 +30,37 @@ def test_where_the_mask_does_not_resolve_slurms_numbers_count():
     assert others_of(node, SlurmJobContext(gpus=(2, 5))) == named(0, 1, 3, 4, 6, 7)
 
 
+def test_a_job_that_has_no_gpus_has_none_of_these():
+    node = make_node("n1", mask=Mask(variables={}, gpu_uuids=()))
+    assert others_of(node, SlurmJobContext()) == named(*range(8))
+
+
+def test_slices_of_a_gpu_are_the_job_s_by_the_gpu_that_they_are_on():
+    sliced = make_gpu("n1", 1, mig_enabled=True, mig_devices=("MIG-a", "MIG-b"))
+    node = msgspec.structs.replace(make_node("n1"), gpus=(make_gpu("n1", 0), sliced))
+    job = SlurmJobContext(gpus=(0, 1))
+    known = msgspec.structs.replace(node, mask=Mask(variables={}, gpu_uuids=("MIG-a", "MIG-b")))
+    assert others_of(known, job) == named(0)
+    unknown = msgspec.structs.replace(node, mask=Mask(variables={}, gpu_uuids=("MIG-a", None)))
+    assert others_of(unknown, job) == frozenset()
+
+
+def test_inside_the_job_s_cgroup_all_that_is_seen_is_its_own():
+    """PrologFlags=RunInJob: four GPUs are seen, and Slurm calls them 4 to 7."""
+    node = make_node("n1", gpus=4, mask=Mask(variables={}, gpu_uuids=()))
+    assert others_of(node, SlurmJobContext(gpus=(4, 5, 6, 7))) == frozenset()
+
+
+def test_slurms_numbers_are_taken_before_cudas(tmp_path):
+    tree = Tree(tmp_path)
+    both = {"SLURM_JOB_GPUS": "4-7", "CUDA_VISIBLE_DEVICES": "0,1,2,3", "SLURM_JOB_ID": "1"}
+    seen = look("n1", both, budget_s=10, root=tree.root).inventory.nodes[0].mask
+    assert seen.variables == {"SLURM_JOB_GPUS": "4-7", "SLURM_JOB_ID": "1"}
+    named_by_uuid = both | {"CUDA_VISIBLE_DEVICES": "GPU-1"}
+    seen = look("n1", named_by_uuid, budget_s=10, root=tree.root).inventory.nodes[0].mask
+    assert seen.variables["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+
+
 @pytest.mark.parametrize("job", [SlurmJobContext(), SlurmJobContext(gpus=(8,)), SlurmJobContext(gpus=(6, 9))])
 def test_where_neither_is_certain_no_gpu_is_anothers(job):
     assert others_of(make_node("n1"), job) == frozenset()
@@ -36,8 +69,7 @@ def test_where_neither_is_certain_no_gpu_is_anothers(job):
 def test_a_lost_gpu_of_which_only_the_number_is_known_goes_by_that():
     lost = make_gpu("n1", 7, uuid=None, name=None)
     gpus = (*(make_gpu("n1", number) for number in range(7)), lost)
-    node = make_node("n1", gpus=None)
-    node = type(node)(**{field: getattr(node, field) for field in node.__struct_fields__} | {"gpus": gpus})
+    node = msgspec.structs.replace(make_node("n1"), gpus=gpus)
     assert "n1 GPU 7 (0000:17:00.0)" in others_of(node, SlurmJobContext(gpus=(0, 1)))
     assert others_of(node, SlurmJobContext(gpus=(6, 7))) == named(*range(6))
 
