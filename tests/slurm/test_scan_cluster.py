@@ -99,6 +99,19 @@ def all_pairs(cluster: SlurmCluster) -> set[tuple[str, str]]:
     return {(a, b) for a in cluster.nodes for b in cluster.nodes if a < b}
 
 
+def test_a_sweep_measures_what_is_idle_beside_a_job_of_a_user(cluster):
+    configure(cluster, size=3)
+    users = cluster.sbatch("--nodelist=n1", "--exclusive", script="sleep 600")
+    cluster.wait_for_job(users, "RUNNING")
+    code, swept, errors = end(begin(cluster))
+    assert code == 0, errors
+    assert swept["jobs"] == [[["n2", "n3", "n4"], "measured", "go"]]
+    assert set(history(cluster).covered()) == {("n2", "n3"), ("n2", "n4"), ("n3", "n4")}
+    assert (own_jobs(cluster), cluster.job(users)["JobState"]) == ([], "RUNNING")
+    assert swept["coverage"] == 0.5
+
+
+@pytest.mark.soak
 def test_all_pairs_of_idle_nodes_are_covered_over_several_sweeps_while_users_come_and_go(cluster):
     configure(cluster, size=3)
     for busy in ("n1", "n3", None):
