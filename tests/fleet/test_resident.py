@@ -201,6 +201,7 @@ def test_sigterm_ends_the_agent_and_its_workers_though_one_of_them_is_stopped(tm
 
 
 @pytest.mark.fabric
+@pytest.mark.soak
 def test_sigterm_while_workers_start_ends_them_too(tmp_path):
     agent = AgentProcess(tmp_path / "agent")
     code = "import sys; from tests.fleet.test_resident import start; start(sys.argv[1], int(sys.argv[2]))"
@@ -252,3 +253,17 @@ def test_a_full_disk_behind_standard_output_and_error_costs_the_lines_alone(tmp_
         if process.poll() is None:
             process.kill()
         process.wait()
+
+
+def test_an_agent_of_one_run_leaves_when_it_is_told_to_and_a_resident_one_stays(tmp_path):
+    leave = {"run_id": "over", "leave": True}
+    resident = AgentProcess(tmp_path / "resident")
+    of_one_run = AgentProcess(tmp_path / "one", leave_with_lease=True)
+    try:
+        assert resident.signed("/v1/end", leave)[0] == 409
+        assert of_one_run.signed("/v1/end", leave)[0] == 200
+        assert of_one_run.process.wait(WAIT_S) == 0
+        assert resident.signed("/v1/discover", {"deadline_s": 10})[0] == 200
+    finally:
+        resident.kill_all()
+        of_one_run.kill_all()

@@ -10,9 +10,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from preflight.errors import AgentBusy
+from preflight.fleet.api import StartRequest
 from preflight.fleet.clocks import ClockReader
 from preflight.fleet.task import Outcome
 from preflight.fleet.tenants import Tenants
@@ -146,6 +148,12 @@ def test_a_driver_that_hangs_is_no_leave_to_start(tmp_path, monkeypatch):
         )
     finally:
         agent.kill_all()
+
+
+@pytest.mark.parametrize("job", ["", "12;x", "12_3", "../1", "-1", "1" * 11, "12\n"])
+def test_a_job_is_a_number(job):
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(start(job=job), StartRequest)
 
 
 def told(gpus: list[Gpu], wanted: set[str], job: str | None, root: Path) -> str | None:
