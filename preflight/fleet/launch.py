@@ -85,6 +85,8 @@ def refuse_foreign_program(program: str, source: str) -> None:
         status = Path(real).stat()
         if not stat.S_ISREG(status.st_mode) or not os.access(real, os.X_OK):
             raise ConfigError(source, f"{program} is no program", key=key)
+        with Path(real).open("rb") as file:
+            file.read(4096)  # what looks well while a file server is away may not be there to be run
         for path in dict.fromkeys(p for at in (Path(program), Path(real)) for p in (at, *at.parents)):
             _refuse_foreign(path, source, key)
     except OSError as error:

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import msgspec
 
-from preflight.errors import ProbeError
+from preflight.errors import ConfigError, ProbeError
 from preflight.fleet.channel import Channel, Closed
-from preflight.fleet.launch import Launch
+from preflight.fleet.launch import Launch, refuse_foreign_program
+from preflight.fleet.threads import in_daemon_thread
 from preflight.probe.messages import Exited, FromZygote, Spawn, Spawned, SpawnFailed, ZygoteFailed, ZygoteReady
 from preflight.probe.process import pid_namespace
 
+LOOK_S = 10.0
 REAP_S = 3.0  # after SIGKILL a process is gone within milliseconds, unless it sleeps uninterruptibly in a driver
 
 NO_TORCH = (
@@ -72,6 +74,8 @@ class Zygote:
     @classmethod
     async def start(cls, launch: Launch, deadline_s: float) -> "Zygote":
         """Start it and wait until torch is imported. Raises ProbeError."""
+        if launch.command is not None:
+            await _look_again(launch.command[0], min(LOOK_S, deadline_s))
         channel = Channel()
         try:
             process = _begin(launch, channel.theirs.fileno())
@@ -157,6 +161,17 @@ class Zygote:
         if not await _ended(self.process, self.channel):
             stuck.append(f"process {self.process.pid}: {process_state(self.process.pid)}")
         return tuple(stuck)
+
+
+async def _look_again(program: str, deadline_s: float) -> None:
+    """The site's program may lie on a file system that hangs, and starting it would hang us with it; or be another's by now. Raises ProbeError."""
+    try:
+        await asyncio.wait_for(in_daemon_thread(lambda: refuse_foreign_program(program, "worker_command")), deadline_s)
+    except asyncio.TimeoutError:
+        text = f"{program} of worker_command can't be reached: its file system gave no answer within {deadline_s:.3g} s"
+        raise ProbeError(text) from None
+    except ConfigError as error:
+        raise ProbeError(str(error)) from error
 
 
 def _begin(launch: Launch, theirs: int) -> subprocess.Popen[bytes]:

@@ -1,18 +1,21 @@
 """Workers in the site's environment: the command that the site's file names, with a wrapper before it, and nobody's to change but root's."""
 
+import asyncio
 import json
 import os
 import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from preflight.errors import ConfigError
+from preflight.errors import ConfigError, ProbeError
 from preflight.fleet.launch import Launch, launch_of, refuse_foreign_program
+from preflight.fleet.zygotes import Zygote
 from tests.fleet.agents import AgentProcess
 from tests.fleet.runs import until
 
@@ -196,3 +199,23 @@ def test_what_is_appended_to_the_sites_command_is_fixed_and_its_variables_count_
     assert launch.environment is not None
     assert launch.environment["NCCL_DEBUG"] == "INFO"
     assert not {"LD_PRELOAD", "PYTHONPATH"} & set(launch.environment)
+
+
+def test_a_program_on_a_file_system_that_hangs_costs_the_deadline_and_not_the_agent(monkeypatch):
+    hangs, beats = threading.Event(), []
+    monkeypatch.setattr("preflight.fleet.zygotes.refuse_foreign_program", lambda *_: hangs.wait(60))
+
+    async def work() -> None:
+        beating = asyncio.ensure_future(beat())
+        with pytest.raises(ProbeError, match=r"gave no answer within 0\.3 s"):
+            await Zygote.start(Launch(command=("/nfs/python",)), 0.3)
+        beating.cancel()
+
+    async def beat() -> None:
+        while True:
+            beats.append(1)
+            await asyncio.sleep(0.01)
+
+    asyncio.run(work())
+    hangs.set()
+    assert len(beats) > 3
