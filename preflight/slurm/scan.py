@@ -33,7 +33,6 @@ NODES_PER_S = 50
 PENDING_S = 60.0  # a job of ours that has not started by then finds its nodes taken
 GRACE_S = 30.0  # after a job's end, for its report to be seen on a shared file system
 SILENT_S = 120.0  # without an answer of Slurm's the sweep ends
-CANCEL_TRIES = 3
 MAX_REFUSED = 3  # jobs that Slurm did not take
 
 
@@ -113,8 +112,10 @@ class Sweep:
             queued = own.get(job.id)
             if queued is None:
                 job.gone_at = now
-            elif queued.state != "PENDING":
-                job.ran = True
+                continue
+            job.ran |= queued.state != "PENDING"
+            if job.outcome and queued.state in {"PENDING", "RUNNING"}:
+                scan_jobs.cancel(self.slurm, [job.id])  # Slurm did not hear it the first time
             elif not job.ran and now - job.begun_at > PENDING_S and not job.outcome:
                 self._cancel(job, "not started", "its nodes were taken")
         strays = set(own) - {job.id for job in self.jobs}
@@ -157,7 +158,7 @@ class Sweep:
             if report is not None:
                 job.outcome, job.answer, job.done = job.outcome or "measured", report.answer, True
                 self.rounds.update(job.nodes)
-                self.results.take(report, nodes, job.kind.partition)
+                self.results.take(report, nodes, job.kind.partition, cut=job.outcome != "measured")
             elif late:
                 job.done = True
                 if not job.outcome:
@@ -254,23 +255,13 @@ class Sweep:
             scan_jobs.cancel(self.slurm, left)
 
     def _cancel_own(self) -> None:
-        """Nothing of ours stays in the queue, also what Slurm took without saying so. What can't be cancelled ends by its time limit."""
+        """Nothing of ours stays in the queue."""
         if self.wishes.dry:
             return
-        left = {job.id for job in self._queued()}
-        problem: SlurmError | None = None
-        for _ in range(CANCEL_TRIES):
-            try:
-                left |= set(scan_jobs.own_jobs(self.slurm))
-                scan_jobs.cancel(self.slurm, left)
-            except SlurmError as error:
-                problem = error
-            else:
-                break
-        else:
-            self.say(
-                f"jobs {', '.join(sorted(left))} are not cancelled, and end by their time limit: {problem}", "error"
-            )
+        try:
+            scan_jobs.cancel_all(self.slurm, [job.id for job in self._queued()])
+        except SlurmError as error:
+            self.say(f"jobs may be left, which end by their time limit: {error}", "error")
         for job in self._open():
             job.outcome = job.outcome or "gave way"
 

@@ -144,6 +144,20 @@ def cancel(slurm: Slurm, jobs: Iterable[str]) -> None:
                 raise
 
 
+def cancel_all(slurm: Slurm, known: Iterable[str]) -> None:
+    """End all jobs of ours, those that are known and what Slurm took without saying so; tried three times. Raises SlurmError."""
+    left = set(known)
+    for last in (False, False, True):
+        try:
+            left |= set(own_jobs(slurm))
+            cancel(slurm, left)
+        except SlurmError:
+            if last:
+                raise
+        else:
+            return
+
+
 def _names(text: str) -> list[str]:
     with contextlib.suppress(ValueError):
         return unfold(text) if text.strip() not in {"", "(null)"} else []

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from preflight.config import Site
 from preflight.errors import PreflightError
 from preflight.model import Report
@@ -33,9 +35,15 @@ class Results:
         self.drained: list[str] = []
         self.lost = 0
 
-    def take(self, report: Report, nodes: Mapping[str, SlurmNode], partition: str) -> None:
-        """Keep it, and act on it. `nodes`: as Slurm sees them now. Never raises PreflightError: what could not be done is said."""
-        guilty = guilty_nodes(report.findings, report.evidence, alike=self.site.brake.alike)
+    def take(self, report: Report, nodes: Mapping[str, SlurmNode], partition: str, *, cut: bool = False) -> None:
+        """Keep it, and act on it. `nodes`: as Slurm sees them now. `cut`: the job was cancelled. Never raises PreflightError: what could not be done is said.
+
+        A run that was cut says nothing against anybody: agents that were ended with it look like nodes that went away.
+        """
+        if cut:
+            report = msgspec.structs.replace(report, partial=True)
+        alike = self.site.brake.alike
+        guilty = {} if report.partial else guilty_nodes(report.findings, report.evidence, alike=alike)
         reasons = {node: reason_of(findings, report.run_id, node=node) for node, findings in guilty.items()}
         verdicts = verdicts_of(report, guilty, self.sweep, reasons)
         self.verdicts.update({verdict.node: verdict for verdict in verdicts})

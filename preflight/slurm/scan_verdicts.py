@@ -15,7 +15,7 @@ def verdicts_of(
 ) -> tuple[NodeVerdict, ...]:
     """One verdict for each node of the run. `guilty`: slurm.guilty.guilty_nodes; `texts`: the reasons of the guilty ones.
 
-    FAIL: guilty. UNKNOWN with `doubt`: something failed that no node is guilty of. UNKNOWN: the run ended early, a required check could not tell, or this node was not measured. Else PASS.
+    FAIL: guilty. UNKNOWN: the run ended early; with `doubt`, something failed that no node is guilty of; a required check could not tell; or this node was not measured. Else PASS.
     """
     evidence = report.evidence
     nodes = evidence.plan.placement.nodes if evidence.plan else ()
@@ -29,12 +29,12 @@ def verdicts_of(
         if node in guilty:
             verdict, text = Verdict.FAIL, (texts or {}).get(node, guilty[node][0].observed)
             checks = tuple(dict.fromkeys(finding.check for finding in guilty[node]))
+        elif report.partial:
+            verdict, text = Verdict.UNKNOWN, f"the run ended early: {report.partial_reason or 'interrupted'}"
         elif loose:
             verdict, text = Verdict.UNKNOWN, f"{loose[0].check} of {loose[0].subject}: {loose[0].observed}"
         elif unsure:
             verdict, text = Verdict.UNKNOWN, f"{unsure[0].check} of {unsure[0].subject}: {unsure[0].observed}"
-        elif report.partial:
-            verdict, text = Verdict.UNKNOWN, f"the run ended early: {report.partial_reason or 'interrupted'}"
         elif node not in measured:
             verdict, text = Verdict.UNKNOWN, "no pair with another node was measured"
         else:
@@ -49,7 +49,7 @@ def verdicts_of(
                 checks=checks,
                 partners=tuple(sorted(set(nodes) - {node})),
                 sweep=sweep,
-                doubt=verdict is Verdict.UNKNOWN and bool(loose),
+                doubt=verdict is Verdict.UNKNOWN and bool(loose) and not report.partial,
             )
         )
     return tuple(found)

@@ -148,6 +148,15 @@ def test_a_first_suspicion_asks_nothing_of_slurm_and_is_kept(tmp_path):
     assert taking.history.last_verdicts()["n3"].verdict is Verdict.FAIL
 
 
+def test_a_job_that_was_cancelled_says_nothing_against_anybody_and_its_figures_are_kept(tmp_path):
+    taking, lines = results(tmp_path, repeats=1)
+    taking.take(report_of(NODES, ["n3"]), {}, "all", cut=True)
+    assert {v.verdict for v in taking.verdicts.values()} == {Verdict.UNKNOWN}
+    assert not any(v.doubt for v in taking.verdicts.values())
+    assert len(taking.history.covered()) == 6
+    assert lines == []
+
+
 def test_a_result_that_the_history_does_not_take_drains_nobody(tmp_path):
     taking, lines = results(tmp_path, repeats=1)
     taking.history.path.write_text("no database at all\n" * 200)
