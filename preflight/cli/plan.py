@@ -106,7 +106,7 @@ def command(
     if save is not None and not from_files:
         raise UsageError("--save needs --from")
     job, imported = read_input(plan, from_files, said, advise=advise)
-    placement, topology = read_surroundings(job, ranks)
+    job, placement, topology = read_surroundings(job, ranks)
     judge = PlanJudge(job, topology)
     extras = Extras()
     if imported is not None:

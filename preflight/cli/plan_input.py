@@ -94,18 +94,19 @@ def _host_names(text: str) -> tuple[str, ...]:
         raise UsageError(f"--hosts: {error}") from error
 
 
-def read_surroundings(job: "Job", ranks: Path | None) -> "tuple[Placement | None, Topology | None]":
-    """The measured placement of `--ranks`, and the topology file of the job; None: not given."""
+def read_surroundings(job: "Job", ranks: Path | None) -> "tuple[Job, Placement | None, Topology | None]":
+    """The measured placement of `--ranks`, and the topology file of the job; None: not given. The job with what its ranks say of their launcher."""
     placement = topology = None
     if ranks is not None:
-        from preflight.plan.measured import measured_placement, read_ranks
+        from preflight.plan.measured import launch_of, measured_placement, read_ranks
 
-        placement = measured_placement(read_ranks(ranks))
+        facts = read_ranks(ranks)
+        placement, job = measured_placement(facts), launch_of(job, facts)
     if job.launch.topology is not None:
         from preflight.discover.topology_files import read_topology
 
         topology = read_topology(Path(job.launch.topology))
-    return placement, topology
+    return job, placement, topology
 
 
 def parse_measured_memory(text: str) -> dict[str, int]:

@@ -66,9 +66,10 @@ def prepare(options: RunOptions) -> Prepared:
     earlier = [load_report(path) for path in options.baseline]
     placement = None
     if options.ranks is not None:
-        from preflight.plan.measured import measured_placement, read_ranks
+        from preflight.plan.measured import launch_of, measured_placement, read_ranks
 
-        placement = measured_placement(read_ranks(options.ranks))
+        facts = read_ranks(options.ranks)
+        placement, job = measured_placement(facts), launch_of(job, facts)
     for folder in (options.out, options.keep_dir):
         if folder is not None:
             make_folder(folder)

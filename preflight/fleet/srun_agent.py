@@ -17,10 +17,11 @@ import msgspec
 
 from preflight.config import AgentSite
 from preflight.errors import PreflightError, ProbeError, UsageError
-from preflight.fleet.agent import Agent, Settings
+from preflight.fleet.agent import Agent, Settings, leave_with_parent
 from preflight.fleet.interfaces import address_of
+from preflight.fleet.munge import Munge
 from preflight.fleet.server import bind
-from preflight.fleet.srun import Step
+from preflight.fleet.srun import Step, own_uid
 from preflight.fleet.srun_address import LookUp, own_address
 from preflight.fleet.srun_key import agent_gate
 from preflight.probe.process import die_with_parent
@@ -44,15 +45,23 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def serve_step(
-    step: Step, key: bytes | None, options: AgentOptions, on_ready: Callable[[str, int], None] | None = None
+    step: Step,
+    key: bytes | None,
+    options: AgentOptions,
+    on_ready: Callable[[str, int], None] | None = None,
+    hold: int | None = None,
 ) -> None:
-    """Serve this node until the run is over. Raises WorldError, UsageError if it can't listen."""
+    """Serve this node until the run is over. `hold`: a pipe; the run is over when its other end closes. Raises WorldError, UsageError if it can't listen, MungeError if nobody could be believed."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    asyncio.run(_serve(step, key, options, on_ready or (lambda *_: None)))
+    asyncio.run(_serve(step, key, options, on_ready or (lambda *_: None), hold))
 
 
-async def _serve(step: Step, key: bytes | None, options: AgentOptions, on_ready: Callable[[str, int], None]) -> None:
+async def _serve(
+    step: Step, key: bytes | None, options: AgentOptions, on_ready: Callable[[str, int], None], hold: int | None
+) -> None:
+    if key is None:  # a munge that answers nobody keeps nobody waiting
+        await Munge(own_uid(), options.site.munge_socket).tools.encode(b"", uid=own_uid())
     address = await own_address(step, options.look_up)
     listening = take_port(address, options.ports(step))
     settings = Settings(
@@ -66,7 +75,10 @@ async def _serve(step: Step, key: bytes | None, options: AgentOptions, on_ready:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, lambda: loop.call_later(GRACE_S, agent.leave.set))
+    watch = None if hold is None else loop.create_task(leave_with_parent(agent, hold))
     await agent.serve(lambda port: on_ready(address, port), listening)
+    if watch is not None:
+        watch.cancel()
     if agent.left == "lease":
         say(step, "the coordinator is gone" if agent.asked else f"no coordinator came within {options.lease_s:g} s")
 
@@ -98,21 +110,32 @@ class OwnAgent:
 
     def __init__(self, step: Step, key: bytes | None, options: AgentOptions) -> None:
         """Start it. Before any thread or event loop of ours: it is a fork."""
-        parent = os.getpid()
-        told_read, self._told_write = os.pipe()
-        self._told = os.fdopen(told_read, "rb", buffering=0)
+        told_read, told_write = os.pipe()
+        hold_read, self._hold = os.pipe()
+        self._where: tuple[str, int] | None = None
         sys.stdout.flush()
         sys.stderr.flush()
+        parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _child(parent, step, key, options, self._told_write)
+            os.close(self._hold)
+            _child(parent, step, key, options, (told_write, hold_read))
             os._exit(0)
-        os.close(self._told_write)
+        os.close(told_write)
+        os.close(hold_read)
+        self._told = os.fdopen(told_read, "rb", buffering=0)
 
     async def address(self, deadline_s: float) -> tuple[str, int]:
         """Where it listens. Raises ProbeError: it did not come up."""
-        loop = asyncio.get_running_loop()
+        if self._where is None:
+            if self._told.closed:
+                raise ProbeError("the agent of this node did not come up")
+            self._where = await self._awaited(deadline_s)
+        return self._where
+
+    async def _awaited(self, deadline_s: float) -> tuple[str, int]:
         reader = asyncio.StreamReader(limit=4096)
+        loop = asyncio.get_running_loop()
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), self._told)
         try:
             told = json.loads(await asyncio.wait_for(reader.readline(), deadline_s) or b"{}")
@@ -125,7 +148,8 @@ class OwnAgent:
             transport.close()
 
     async def end(self, deadline_s: float = LEAVE_S) -> None:
-        """Wait for it to end, having been told; then kill it, and its workers die with it."""
+        """Let it leave; then kill it, and its workers die with it."""
+        os.close(self._hold)
         for number in (0, signal.SIGKILL):
             if number:
                 with contextlib.suppress(ProcessLookupError):
@@ -143,8 +167,9 @@ class OwnAgent:
             return True
 
 
-def _child(parent: int, step: Step, key: bytes | None, options: AgentOptions, told: int) -> None:
+def _child(parent: int, step: Step, key: bytes | None, options: AgentOptions, pipes: tuple[int, int]) -> None:
     """Whatever happens is said, and nothing is raised: a fork must never go on as its parent."""
+    told, hold = pipes
 
     def ready(address: str, port: int) -> None:
         os.write(told, json.dumps({"address": address, "port": port}).encode() + b"\n")
@@ -153,7 +178,7 @@ def _child(parent: int, step: Step, key: bytes | None, options: AgentOptions, to
     try:
         os.setsid()  # Ctrl-C reaches the coordinator alone
         die_with_parent(parent)
-        serve_step(step, key, options, ready)
+        serve_step(step, key, options, ready, hold)
     except PreflightError as error:
         say(step, str(error))
     except BaseException as error:  # noqa: BLE001 - as said above

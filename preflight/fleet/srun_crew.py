@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from preflight.errors import ProbeError
+from preflight.errors import PreflightError, ProbeError
 from preflight.fleet.interrupt import Interruptions
 from preflight.fleet.local import Address
 from preflight.fleet.srun import Step
@@ -81,10 +81,18 @@ class Crew:
         return Finder(self.step, self.key, places, self.options.ports(self.step))
 
     def release(self) -> None:
-        """Tell all agents that the run is over, and wait for the own one to end."""
+        """Tell all agents that the run is over, and wait for the own one to end. Raises nothing: agents that can't be told leave when their lease ends."""
         asyncio.run(self._release())
 
     async def _release(self) -> None:
+        try:
+            await self._tell_all()
+        except (PreflightError, OSError):  # what kept the run from its agents was said already
+            pass
+        finally:
+            await self.own.end()
+
+    async def _tell_all(self) -> None:
         last_s = LAST_S
         if self.found is None:  # it ended before it began: the agents are coming up now
             last_s = max(LAST_S, EARLY_S - self.elapsed_s())
@@ -93,4 +101,3 @@ class Crew:
         others = [address for address in self.found if address.name != own]
         finder = await self._finder([address.name for address in others if address.problem is not None])
         await finder.release(self.found, last_s)
-        await self.own.end()

@@ -129,6 +129,25 @@ def measured_placement(facts: Sequence[RankFacts], *, source: str = "ranks") -> 
     return msgspec.structs.replace(placement, domains=domains, domain_source=DOMAIN_SOURCE) if told else placement
 
 
+def launch_of(job: Job, facts: Sequence[RankFacts]) -> Job:
+    """The job with what its ranks say of their launcher, where the plan file names none: srun numbered all of them, and how it was asked to deal them.
+
+    What a hostfile says is not known here: nothing is said then.
+    """
+    told = facts[0].environment
+    if job.launch.launcher is not None or any(one.numbered_by != "SLURM_PROCID" for one in facts):
+        return job
+    method = told.get("SLURM_DISTRIBUTION") or job.launch.distribution
+    if method is not None and method.split(":")[0] == "plane":
+        method = f"plane={told.get('SLURM_DIST_PLANESIZE')}"
+    counts = told.get("SLURM_STEP_TASKS_PER_NODE", "")
+    if (method or "").startswith("arbitrary") or "," in counts:
+        return job
+    return msgspec.structs.replace(
+        job, launch=msgspec.structs.replace(job.launch, launcher="slurm", distribution=method)
+    )
+
+
 def predict_for(job: Job, measured: Placement, topology: Topology | None = None) -> Placement | None:
     """The placement that the job's launcher was expected to make on these nodes. None where the plan file names no launcher: nothing was expected.
 

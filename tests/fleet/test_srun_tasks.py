@@ -43,6 +43,15 @@ def test_wrong_usage_is_told_once(socket, tmp_path):
         assert tasks.said().count("give at least 30s") == 1
 
 
+def test_where_no_munged_answers_it_is_said_and_nobody_waits(tmp_path):
+    with Tasks(tmp_path, per_node=2, socket=str(tmp_path / "nowhere")) as tasks:
+        assert tasks.wait(60) == {(0, 0): 3, (0, 1): 0, (1, 0): 0, (1, 1): 0}
+        assert "munged does not run, or listens on another socket" in tasks.printed(kind="err")
+        assert "127.0.0.3: munged does not run" in tasks.printed(1, kind="err")
+        assert "Traceback" not in tasks.said()
+        tasks.gone()
+
+
 @pytest.mark.fabric
 @pytest.mark.soak
 def test_a_node_whose_task_never_started_is_named_unknown_and_the_others_are_measured(socket, tmp_path):
