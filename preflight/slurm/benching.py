@@ -1,5 +1,6 @@
 """Taking this node out of service: by preflight/slurm/drain.py, which knows the brake and foreign reasons; what became of it in one word and in one line."""
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from preflight.slurm.drain import Drained
 
 LEAST_S = 2.0  # for a question to the controller
+TELLS_S = 0.3  # kept for metrics and log line
 OUT_OF_SERVICE = ("drained", "kept", "foreign")  # no new job comes here, and a reason says why
 
 
@@ -50,7 +52,10 @@ def bench(
             "failed", benched=False, text=f"not drained: SLURMD_NODENAME doesn't say which node this is; {reason}"
         )
     try:
-        done = drain(Slurm(site.slurm.bin_dir, deadline_s=max(LEAST_S, left_s / 3)), (node,), reason, site)
+        slurm = Slurm(
+            site.slurm.bin_dir, deadline_s=max(LEAST_S, left_s / 3), ends_at=time.monotonic() + left_s - TELLS_S
+        )
+        done = drain(slurm, (node,), reason, site)
     except WorldError as error:
         return Bench("failed", benched=False, text=f"not drained: {error}; {reason}")
     except TimeIsUpError:

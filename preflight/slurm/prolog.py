@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from preflight.slurm.verdicts import NodeVerdict
 
 COMMAND = "slurm prolog"
+CACHED = "cached_verdict"  # what a sweep found stands in the report under this name
 SET_UP_S = 8.0  # until the configuration is read
 GO, UNDECIDED, NO_GO, BAD_CONFIG = 0, 3, 10, 78
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -81,7 +82,7 @@ def _judge(evidence: "Evidence", job: "SlurmJobContext", site: "Site", telling: 
     verdict, told = _cached(site, job, node.boot_id, telling)
     measured = cached_findings(verdict, time.time()) if verdict is not None else ()
     guilty = (*guilty_of(findings, evidence, node.name), *measured)
-    findings = worst_first([*findings, *measured])
+    findings = worst_first([*findings, *map(_as_told, measured)])
     report = report_of(COMMAND, run_id, findings, evidence, began_s=telling.began_s, duration_s=telling.spent_s)
     try:
         telling.keep(report, site.slurm.state_dir)
@@ -151,7 +152,7 @@ def cached_findings(verdict: "NodeVerdict", now_s: float) -> "tuple[Finding, ...
     bad = [finding for finding in verdict.findings if finding.verdict is Verdict.FAIL]
     told = tuple(msgspec.structs.replace(each, observed=f"{each.observed} ({age})") for each in bad)
     nothing = Finding(
-        check="cached_verdict",
+        check=CACHED,
         subject=verdict.node,
         verdict=Verdict.FAIL,
         observed=f"found bad {age}",
@@ -159,6 +160,14 @@ def cached_findings(verdict: "NodeVerdict", now_s: float) -> "tuple[Finding, ...
         blames=Part(kind="node", name=verdict.node),
     )
     return told or ((nothing,) if verdict.verdict is Verdict.FAIL else ())
+
+
+def _as_told(finding: "Finding") -> "Finding":
+    """As it stands in the report: by a name of its own, since nothing here could judge it again."""
+    import msgspec
+
+    told = finding.observed if finding.check == CACHED else f"{finding.check}: {finding.observed}"
+    return msgspec.structs.replace(finding, check=CACHED, observed=told)
 
 
 def acts(site: "Site", directive: "Directive") -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from preflight.cli.main import run_command_line
 from preflight.model import Report, from_json
 from preflight.model.finding import Finding, Part, Verdict
 from preflight.slurm.verdicts import NodeVerdict, read_verdict, write_verdict
@@ -141,14 +142,19 @@ def cached(folder, verdict=Verdict.FAIL, **changes):
     write_verdict(str(folder / "state"), NodeVerdict(**{**facts, **changes}))
 
 
-def test_what_the_last_sweep_found_counts(tmp_path, libraries):
+def test_what_the_last_sweep_found_counts_and_can_be_read_in_the_report(tmp_path, libraries, capsys):
     config = prologs.site(tmp_path)
     cached(tmp_path)
     done = prologs.run("--config", str(config), library=libraries["healthy"])
     assert done.returncode == 0
     assert "preflight:slow_part" in done.stderr
     assert "fabric]" in done.stderr
-    assert prologs.metrics(tmp_path / "metrics")["preflight_run_answer", "no-go"] == 1
+    found = prologs.metrics(tmp_path / "metrics")
+    assert found["preflight_run_answer", "no-go"] == found["preflight_findings", "cached_verdict FAIL"] == 1
+    assert run_command_line(["judge", str(tmp_path / "state/reports/node-4711.json")]) == 10
+    told = capsys.readouterr()
+    assert "slow_part: 12 GB/s to all others (1.0 h ago, scan-7)" in " ".join(told.out.split())
+    assert "differ" not in told.err
 
 
 @pytest.mark.parametrize(
@@ -230,8 +236,6 @@ def test_the_prolog_loads_few_modules_and_none_that_is_heavy(tmp_path, libraries
 
 @pytest.mark.soak
 def test_the_report_can_be_judged_again(tmp_path, libraries, capsys):
-    from preflight.cli.main import run_command_line
-
     config = prologs.site(tmp_path)
     prologs.run("--config", str(config), library=libraries["healthy"])
     assert run_command_line(["judge", str(tmp_path / "state/reports/node-4711.json"), "--format", "json"]) == 0
