@@ -41,7 +41,9 @@ def run_controller(
     world: "World | None" = None,
 ) -> int:
     """The exit code: 10 if a node of the job was drained and Slurm should requeue the job, else 0. `world`: where agents are, None: on the network. Never raises an Exception."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # slurmctld starts us with nearly all signals blocked, our own alarm among them
+    signal.pthread_sigmask(
+        signal.SIG_SETMASK, ()
+    )  # slurmctld starts us with nearly all signals blocked, our own alarm among them
     number = environ.get("SLURM_JOB_ID", "")
     about = f"controller prolog of job {number if number.isascii() and number.isdigit() else 'unknown'}"
     telling = Telling(COMMAND, os.uname().nodename, about, textfile_dir=textfile_dir)
@@ -114,9 +116,8 @@ class _Case:
         record = msgspec.structs.replace(record, starts=starts)
         self.records.keep(record)
         if record.decision is None:
-            decision = (
-                self._measured() if starts <= MAX_STARTS else _unknown(f"killed {starts - 1} times while at work")
-            )
+            why = self._why_not_measured(starts)
+            decision = _unknown(why) if why else self._measured()
             record = msgspec.structs.replace(record, decision=decision)
             self.records.keep(record)
         assert record.decision is not None
@@ -128,6 +129,14 @@ class _Case:
             self.telling.note(str(error), "warning")
         self._tell(record.decision, outcome)
         return outcome.exit_code
+
+    def _why_not_measured(self, starts: int) -> str:
+        """Why another try would only keep the job from starting; empty: it is the first, or the last was left in peace. Raises WorldError."""
+        if starts > MAX_STARTS:
+            return f"killed {starts - 1} times while at work"
+        if self.records.was_cut(self.number, self.restart):
+            return "it was ended while it measured for the last start of the job: by Slurm's time-out? PrologEpilogTimeout must be 120 s more than controller_budget"
+        return ""
 
     def _measured(self) -> Decision:
         """The decision; what can't be measured is not known. Raises only what ends us."""

@@ -83,6 +83,7 @@ def _decision(
         guilty=guilty or {},
         repeated=repeated,
         let_off=tuple(readable(why) for why in let_off),
+        cut=report.partial,
     )
 
 

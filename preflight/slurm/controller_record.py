@@ -29,7 +29,7 @@ class Decision(Noun, frozen=True, kw_only=True):
     """What is to be done for a job, before anything of it is done.
 
     `course`: "start" (go), "unknown" (nothing is known; it starts), "warn" (it starts, with a warning), "hold", "drain" (of `guilty`: node -> the reason that it gets). `text`: why, on one line; of "warn" and
-    "hold" what the job's owner reads. `repeated`: on what repeated evidence nodes are called guilty. `let_off`: why what speaks against a node drains it not.
+    "hold" what the job's owner reads. `repeated`: on what repeated evidence nodes are called guilty. `let_off`: why what speaks against a node drains it not. `cut`: the measuring was interrupted.
     """
 
     course: Course
@@ -38,6 +38,7 @@ class Decision(Noun, frozen=True, kw_only=True):
     guilty: dict[str, str] = {}
     repeated: tuple[str, ...] = ()
     let_off: tuple[str, ...] = ()
+    cut: bool = False
 
 
 class Record(Noun, frozen=True, kw_only=True, tag_field="schema", tag="preflight.job/1"):
@@ -94,6 +95,11 @@ class Records:
         self.folder.write(_record(record.job, record.restart), to_json(record))
         for kind in ("record-", "lock-"):
             self.folder.keep_newest(MAX_RECORDS, beginning=kind)
+
+    def was_cut(self, job: int, restart: int) -> bool:
+        """Whether the prolog of the start before this one was ended in the middle, as Slurm does at its time-out, which requeues the job. Raises WorldError."""
+        before = self.read(job, restart - 1) if restart else None
+        return before is not None and (before.decision is None or before.exit_code is None or before.decision.cut)
 
     def requeues(self, job: int, restart: int) -> int:
         """How often we have had the job requeued before this start of it. A restart of which nothing is kept counts as one of ours. Raises WorldError."""

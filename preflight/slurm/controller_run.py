@@ -1,5 +1,6 @@
 """The measuring of the controller prolog: what Slurm says of the job, the run over its nodes' resident agents, and whether the job is still the same afterwards."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 SHORTEST_S = 30.0  # less measures nothing: starting and ending workers takes 10 to 20 s
 KEPT_S = 6.0  # of the budget, for what Slurm is asked afterwards
+MARGIN_S = 15.0  # before Slurm's own time-out, for draining under the brake
+UNLIMITED = 65534
 STARTING = {"CONFIGURING", "RUNNING"}  # the state of a job whose controller prolog runs
 
 
@@ -51,6 +54,11 @@ def measure_and_decide(
     crowded = others_on(slurm, context.job_id, job.nodes)
     budget_s = min(site.slurm.controller_budget_s, directive.budget_s or site.slurm.controller_budget_s)
     left_s = budget_s - spent_s - KEPT_S
+    limit_s = time_out_s(slurm)
+    if limit_s is not None and limit_s - spent_s - MARGIN_S < min(left_s, SHORTEST_S):
+        remedy = f"set it to {site.slurm.controller_budget_s + 120:.0f} or more"
+        raise WorldError(f"Slurm's time-out of prologs is {limit_s:.0f} s, too short to measure anything: {remedy}")
+    left_s = left_s if limit_s is None else min(left_s, limit_s - spent_s - MARGIN_S)
     if left_s < SHORTEST_S:
         raise WorldError(f"{left_s:.0f} s are left of its budget, too short to measure anything: set controller_budget")
     report, checks = _run(wanted, nodes, context, site, world=world, budget_s=left_s)
@@ -82,6 +90,18 @@ def others_on(slurm: Slurm, job: int, nodes: Sequence[str]) -> frozenset[str]:
             except ValueError as error:
                 raise SlurmError(f"squeue answers {line[:80]!r}") from error
     return frozenset(found & set(nodes))
+
+
+def time_out_s(slurm: Slurm) -> float | None:
+    """After how long Slurm ends a controller prolog, and requeues its job whatever it says; None: never. Raises SlurmError.
+
+    Called PrologEpilogTimeout, since 25.05 PrologTimeout; 65534 (no value, in 16 bits) or a word where none is set.
+    """
+    told = re.findall(
+        r"^Prolog(?:Epilog)?Timeout\s*=\s*([0-9]+)\b", slurm.run("scontrol", "show", "config"), re.MULTILINE
+    )
+    limits = [int(text) for text in told if 0 < int(text) < UNLIMITED]
+    return float(min(limits)) if limits else None
 
 
 def _refuse_other(job: SlurmJob, context: SlurmJobContext) -> None:

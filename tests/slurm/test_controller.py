@@ -11,8 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from preflight.slurm.commands import Slurm
 from preflight.slurm.controller import run_controller
 from preflight.slurm.controller_record import MAX_STARTS, REQUEUE, Record, Records
+from preflight.slurm.controller_run import time_out_s
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_RESTART_COUNT": "0", "SLURM_JOB_NODELIST": "n[1-4]", "SLURM_JOB_UID": "1000"}
 
@@ -51,6 +53,31 @@ def test_a_prolog_that_is_killed_each_time_lets_the_job_start(site, capfd):
         records.keep(Record(job=7, restart=0, began_at_s=1.0, starts=MAX_STARTS))
     assert run_controller(JOB, config=str(site)) == 0
     assert f"killed {MAX_STARTS} times while at work" in capfd.readouterr().err
+
+
+def test_a_job_whose_last_prolog_was_ended_by_slurms_time_out_starts_at_once(site, capfd):
+    with Records(str(site.parent / "state")) as records:
+        records.keep(Record(job=7, restart=0, began_at_s=1.0))
+    assert run_controller({**JOB, "SLURM_JOB_RESTART_COUNT": "1"}, config=str(site)) == 0
+    assert "PrologEpilogTimeout must be 120 s more than controller_budget" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("told", "limit_s"),
+    [
+        ("PrologEpilogTimeout     = 65534\n", None),
+        ("PrologEpilogTimeout     = 30\nPrologFlags             = Alloc\n", 30.0),
+        ("PrologEpilogTimeout     = 30 sec\n", 30.0),
+        ("EpilogTimeout           = 10 sec\nPrologTimeout           = 420 sec\n", 420.0),
+        ("PrologTimeout           = UNLIMITED\n", None),
+        ("", None),
+    ],
+)
+def test_slurms_own_time_out_is_read(tmp_path, told, limit_s):
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\n/bin/cat <<EOF\nConfiguration data as of now\n{told}EOF\n")
+    scontrol.chmod(0o755)
+    assert time_out_s(Slurm(str(tmp_path))) == limit_s
 
 
 def test_another_start_of_the_same_is_waited_for_and_not_for_ever(site, capfd):

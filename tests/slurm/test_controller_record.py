@@ -74,3 +74,14 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path):
     (tmp_path / "state" / "jobs").chmod(0o777)
     with pytest.raises(WorldError, match="others can write"):
         Records(str(tmp_path / "state"))
+
+
+def test_a_start_whose_prolog_was_ended_in_the_middle_is_known_at_the_next(records):
+    assert not records.was_cut(7, 0)
+    assert not records.was_cut(7, 1)
+    records.keep(Record(job=7, restart=0, began_at_s=1.0))
+    records.keep(Record(job=7, restart=1, began_at_s=1.0, decision=DECISION))
+    cut = Decision(course="unknown", text="x", cut=True)
+    records.keep(Record(job=7, restart=2, began_at_s=1.0, decision=cut, exit_code=0))
+    records.keep(Record(job=7, restart=3, began_at_s=1.0, decision=DECISION, exit_code=REQUEUE))
+    assert [records.was_cut(7, restart) for restart in range(1, 6)] == [True, True, True, False, False]

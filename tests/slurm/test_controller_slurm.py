@@ -169,7 +169,7 @@ def test_a_job_is_never_requeued_for_ever(cluster, site):
     assert cluster.job(job)["JobState"] == "PENDING"
     assert "slow_part node" in cluster.job(job)["Comment"]
     site.end(job, 0)
-    cluster.wait_for(lambda: cluster.job(job)["Reason"] == "JobHeldAdmin", "the job held")
+    assert cluster.job(job)["Priority"] == "0"
     site.configure(requeues=0, nobody="warn")
     cluster.run("scontrol", "update", "nodename=n2", "state=resume")
     cluster.run("scontrol", "release", str(job))
@@ -284,6 +284,26 @@ def test_faults_of_the_set_up_let_the_job_start_and_are_told(cluster, site, capf
     assert cluster.drained() == set()
     assert cluster.job(job)["JobState"] == "CONFIGURING"
     assert "the job starts" in capfd.readouterr().err
+
+
+@pytest.mark.soak
+def test_a_time_out_of_slurm_that_leaves_no_time_is_seen_before_anything_is_measured(cluster, site, capfd):
+    conf = cluster.folder / "slurm.conf"
+    text = conf.read_text()
+    job = submit(cluster)
+    site.variables(job)
+    try:
+        conf.write_text(text.replace("PrologEpilogTimeout=90", "PrologEpilogTimeout=40"))
+        cluster.run("scontrol", "reconfigure")
+        assert site.prolog(job, SLOW) == 0
+    finally:
+        conf.write_text(text)
+        cluster.run("scontrol", "reconfigure")
+    assert (
+        "Slurm's time-out of prologs is 40 s, too short to measure anything: set it to 420 or more"
+        in capfd.readouterr().err
+    )
+    assert cluster.drained() == set()
 
 
 def test_our_words_behind_a_comment_replace_earlier_ones_of_ours():
