@@ -32,6 +32,7 @@ POLL_S = (1.0, 15.0)  # of a small and of a large cluster: each look asks for al
 NODES_PER_S = 50
 PENDING_S = 60.0  # a job of ours that has not started by then finds its nodes taken
 GRACE_S = 30.0  # after a job's end, for its report to be seen on a shared file system
+SETTLE_S = 35.0  # Slurm's backfill looks again every 30 s (bf_interval)
 SILENT_S = 120.0  # without an answer of Slurm's the sweep ends
 MAX_REFUSED = 3  # jobs that Slurm did not take
 
@@ -95,7 +96,14 @@ class Sweep:
         self._collect(nodes)
         time_is_up = time.monotonic() + self.site.scan.time_limit_s > self.ends_at
         held_back = not time_is_up and self._begin_jobs(nodes, waiting)
-        return bool(self._open()) or held_back
+        return bool(self._open()) or held_back or (not time_is_up and self._is_settling())
+
+    def _is_settling(self) -> bool:
+        """Whether nodes may still be marked as planned for a job of ours that we took back."""
+        gone = [
+            job.gone_at for job in self.jobs if job.outcome in {"not started", "gave way"} and job.gone_at is not None
+        ]
+        return bool(gone) and time.monotonic() - max(gone) < SETTLE_S
 
     # --- jobs under way -------------------------------------------------------------------------------------------------
 

@@ -225,6 +225,8 @@ def test_nodes_that_are_drained_reserved_or_in_maintenance_are_left_alone(cluste
     reservation = ("users=root", "starttime=now", "duration=10", "nodes=n2", "flags=maint")
     cluster.run("scontrol", "create", "reservation", "reservationname=works", *reservation)
     try:
+        # Slurm marks the node a moment later; until then it would only keep our job from starting
+        cluster.wait_for(lambda: cluster.node("n2").states & {"maintenance", "maint", "reserved"}, "n2 in maintenance")
         code, swept, errors = end(begin(cluster))
         assert code == 0, errors
         assert [nodes for nodes, _, _ in swept["jobs"]] == [["n3", "n4"]]
