@@ -56,12 +56,12 @@ work=$!
 (
     trap 'stop=yes' TERM
     "$SLEEP" "$GIVE_UP" &
-    trap 'kill "$!"; exit 0' TERM
-    [ -z "$stop" ] || { kill "$!"; exit 0; }
+    trap 'kill -s KILL "$!"; exit 0' TERM  # KILL: a shell that has just forked may lose any other signal
+    [ -z "$stop" ] || { kill -s KILL "$!"; exit 0; }
     wait "$!" && kill -s USR1 "$$"
 ) </dev/null >/dev/null 2>&1 &
 watch=$!
-trap 'kill "$work" "$watch" 2>/dev/null; exit 0' TERM INT HUP  # not before: a shell may lose a signal that comes while it forks
+trap 'kill "$work" "$watch" 2>/dev/null; exit 0' TERM INT HUP  # not before the forks, for the same reason
 
 wait "$work"
 code=$?
