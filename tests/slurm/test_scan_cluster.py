@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from preflight.fleet.history import History
+from tests.cluster.box import SICK_MBIT
 from tests.cluster.slurm import NEEDS, SlurmCluster, slurm_cluster
+from tests.fleet.runs import PLAN
 
 pytestmark = NEEDS
 STANDIN = Path(__file__).with_name("standin_run.py")
@@ -235,18 +237,21 @@ def test_nodes_that_are_drained_reserved_or_in_maintenance_are_left_alone(cluste
     assert cluster.node("n1").reason == "mine"
 
 
-@pytest.mark.soak
-@pytest.mark.fabric
-def test_jobs_really_measure_with_preflight_run(cluster):
-    configure(cluster, takes="60s", size=4)
-    path = cluster.place_of("head") / "preflight.toml"
-    plan = cluster.folder / "scan-plan.toml"
-    from tests.fleet.runs import PLAN
-
+def really_measure(cluster: SlurmCluster, *, enforce: bool = False) -> None:
+    """Jobs run `preflight run`: gloo, one rank a node."""
+    configure(cluster, takes="150s", size=4, enforce=enforce)
+    path, plan = cluster.place_of("head") / "preflight.toml", cluster.folder / "scan-plan.toml"
     text = PLAN.format(tp=1, dp=4, nodes=4, per_node=1)
     plan.write_text("\n".join(line for line in text.splitlines() if not line.startswith(("nodes", "dp"))))
     told = path.read_text().replace(f'"{sys.executable}", "{STANDIN}"', f'"{sys.executable}", "-m", "preflight"')
-    path.write_text(told.replace("[scan]", f'[scan]\nplan = "{plan}"').replace('"60s"\njitter', '"120s"\njitter'))
+    told = told.replace("[scan]", f'[scan]\nplan = "{plan}"').replace('time_limit = "60s"', 'time_limit = "300s"')
+    path.write_text(told)
+
+
+@pytest.mark.soak
+@pytest.mark.fabric
+def test_jobs_really_measure_with_preflight_run(cluster):
+    really_measure(cluster)
     began = time.monotonic()
     code, swept, errors = end(begin(cluster))
     print(f"a sweep over four nodes took {time.monotonic() - began:.0f} s")
@@ -256,6 +261,22 @@ def test_jobs_really_measure_with_preflight_run(cluster):
     assert "FAIL" not in {verdict["verdict"] for verdict in swept["verdicts"]}
     assert code in {0, 3}, swept["verdicts"]
     assert not [path for path in Path("/proc").glob("[0-9]*") if _runs_in(cluster, path)]
+
+
+@pytest.mark.soak
+@pytest.mark.fabric
+def test_a_node_whose_link_is_slow_is_drained_by_the_second_sweep_that_measures_it(cluster):
+    really_measure(cluster, enforce=True)
+    cluster.box.limit("n3", SICK_MBIT, "both")
+    try:
+        first, swept, errors = end(begin(cluster, "--once"))
+        assert first == 10, f"{swept}\n{errors}"
+        assert cluster.drained() == set()
+        second, swept, errors = end(begin(cluster, "--once"))
+    finally:
+        cluster.box.heal()
+    assert (second, swept["drained"], cluster.drained()) == (10, ["n3"], {"n3"}), f"{swept}\n{errors}"
+    print(cluster.node("n3").reason)
 
 
 def _runs_in(cluster: SlurmCluster, process: Path) -> bool:
