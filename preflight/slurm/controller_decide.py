@@ -39,6 +39,8 @@ def decide(
         listed = "; ".join(f"{node}: {reason}" for node, reason in reasons.items())
         return _decision(report, "drain", listed, let_off, guilty=reasons, repeated=again)
     owned = [finding for finding in report.findings if _is_the_jobs(finding, uses)]
+    if let_off:  # a group is slow for the node that was let off, too
+        owned = [finding for finding in owned if finding.check not in MEASURED]
     if owned:
         held = nobody_guilty == "hold" and any(set(uses.get(f.check, ())) & {"plan", "measurements"} for f in owned)
         return _decision(report, "hold" if held else "warn", owner_text(owned), let_off)

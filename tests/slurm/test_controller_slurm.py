@@ -259,6 +259,7 @@ def test_a_node_that_other_jobs_share_is_not_drained_for_a_slow_link(cluster, si
     assert site.variables(job)["SLURM_JOB_NODELIST"] == "n[1-3]"
     assert site.prolog(job, SLOW) == 0
     assert cluster.drained() == set()
+    assert cluster.job(job)["JobState"] == "CONFIGURING"
     assert "other jobs run there" in capfd.readouterr().err
 
 
