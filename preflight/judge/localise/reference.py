@@ -7,7 +7,7 @@ is a standard deviation above what one shot gives.
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from preflight.judge.localise.table import ROUTES, Table
+from preflight.judge.localise.table import OTHER_LEAF, ROUTES, SAME_LEAF, Table
 
 if TYPE_CHECKING:
     from typing import Any
@@ -39,13 +39,14 @@ class Noise(NamedTuple):
 
 
 class ClassReference(NamedTuple):
-    """Of one op over one route, by number."""
+    """Of one op over one route, by number. `lent_by`: the farther route whose value it has, None: its own."""
 
     op: int
     route: int
     bytes_per_s: float
     ends: int
     shots: int
+    lent_by: int | None = None
 
 
 def upper_mode(values: "Floats", width: float = MODE_WIDTH) -> float:
@@ -96,7 +97,20 @@ def class_references(table: Table, width: float = MODE_WIDTH) -> list[ClassRefer
         best = best_of_ends(mine)
         centre = _centred(mine.rate, upper_mode(best, width), width)
         found.append(ClassReference(op, route, centre, int(best.size), int(mine.rate.size)))
-    return found
+    return [_at_least_the_farther(reference, found) for reference in found]
+
+
+def _at_least_the_farther(near: ClassReference, found: list[ClassReference]) -> ClassReference:
+    """A way inside a leaf has no part more than one between leaves. Where all that were tried are yet far slower, they are slow, and the healthy value is the other class's: of three nodes on two
+    leaves a slow one makes the only pair on a leaf slow, which would else be its own measure.
+    """
+    if near.route not in SAME_LEAF:
+        return near
+    route = OTHER_LEAF[SAME_LEAF.index(near.route)]
+    far = next((r for r in found if (r.op, r.route) == (near.op, route)), None)
+    if far is None or near.bytes_per_s >= (1 - LEAST_DEPTH_UNKNOWN) * far.bytes_per_s:
+        return near
+    return near._replace(bytes_per_s=far.bytes_per_s, ends=far.ends, lent_by=route)
 
 
 def _centred(rates: "Floats", mode: float, width: float) -> float:

@@ -74,7 +74,7 @@ def _sided(culprit: Culprit, judged: "list[Judged]") -> Culprit:
 
 
 def sides_of(culprit: Culprit, judged: "list[Judged]") -> tuple[bool, bool] | None:
-    """Whether slow shots were seen on the same leaf and elsewhere; True where there is nobody to try with. None: leaves are not known."""
+    """Whether slow shots were seen on the same leaf and elsewhere; elsewhere is True where there is nobody to try with: all is one leaf. None: leaves are not known."""
     import numpy as np
 
     near, far = False, False
@@ -93,7 +93,7 @@ def sides_of(culprit: Culprit, judged: "list[Judged]") -> tuple[bool, bool] | No
         seen_near, seen_far = near_and_far(view, mine & view.slow)
         measured = np.unique(np.concatenate([t.node_a, t.node_b]))
         leaves = t.node_leaf[measured]
-        near |= seen_near or int(np.count_nonzero(leaves == leaf)) < 2
+        near |= seen_near
         far |= seen_far or int(np.unique(leaves).size) < 2
     return near, far
 

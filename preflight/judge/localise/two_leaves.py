@@ -54,7 +54,7 @@ def _far_apart(pairs: Table, references: list[ClassReference]) -> list[tuple[Cla
 
 
 def between_two_leaves(grounds: "Grounds", table: Table) -> list[Culprit]:
-    """The path between the two leaves where it is far slower than inside them: "likely" where a pair with the way to itself is slow too, else "possible"."""
+    """The path between the two leaves where it is far slower than inside them: "likely" where a pair with the way to itself is slow too and neither leaf is one node only, else "possible"."""
     import numpy as np
 
     t, found = grounds.pairs, []
@@ -68,10 +68,11 @@ def between_two_leaves(grounds: "Grounds", table: Table) -> list[Culprit]:
         keys = [int(t.position[i]) for i in np.flatnonzero((t.op == other.op) & (t.route == other.route))[:12]]
         by_itself = lone_rate(table, other)
         slow = by_itself is not None and by_itself <= (1 - DESIGN_GAP) * same.bytes_per_s
+        alone = next((side[0] for side in (one, two) if len(side) == 1), None)
         found.append(
             Culprit(
                 kind="path",
-                confidence="likely" if slow else "possible",
+                confidence="likely" if slow and alone is None else "possible",
                 nodes=one,
                 other_nodes=two,
                 ops=(t.ops[other.op],),
@@ -79,14 +80,16 @@ def between_two_leaves(grounds: "Grounds", table: Table) -> list[Culprit]:
                 reference_bytes_per_s=same.bytes_per_s,
                 depth=depth,
                 reference=f"like peers in this run: {near} {t.routes[same.route]}",
-                reason=f"every pair between {t.leaves[0]} and {t.leaves[1]} is slow, {far}, {1 - depth:.0%} of pairs inside them, where healthy fabrics lose 5 to 12 %: {_why(by_itself, slow=slow)}",
+                reason=f"every pair between {t.leaves[0]} and {t.leaves[1]} is slow, {far}, {1 - depth:.0%} of pairs inside them, where healthy fabrics lose 5 to 12 %: {_why(by_itself, slow=slow, alone=alone)}",
                 evidence=tuple(grounds.keys[place] for place in keys),
             )
         )
     return found
 
 
-def _why(by_itself: float | None, *, slow: bool) -> str:
+def _why(by_itself: float | None, *, slow: bool, alone: str | None) -> str:
+    if alone is not None:
+        return f"the way between the leaves, or {alone} itself, beside which no node of its leaf was tried"
     if by_itself is None:
         return "the way between the leaves, or too few uplinks by design"
     rate = show_rate(by_itself)

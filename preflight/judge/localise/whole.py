@@ -183,7 +183,8 @@ def _noun_references(
                 route=route,
                 bytes_per_s=r.bytes_per_s,
                 shots=r.shots,
-                source=f"upper mode of the best shots of {r.ends} {'nodes' if t.ends.whole_nodes else 'GPUs'}",
+                source=f"upper mode of the best shots of {r.ends} {'nodes' if t.ends.whole_nodes else 'GPUs'}"
+                + (f" ({t.routes[r.lent_by]}: all that are nearer are slower)" if r.lent_by is not None else ""),
                 noise=grounds.noise.value if grounds.noise and grounds.noise.repeats else None,
                 expected_bytes_per_s=formula[0] if formula else None,
                 expected_source=formula[1] if formula else "",
