@@ -34,7 +34,7 @@ def test_of_a_few_nodes_the_slow_one_is_named_where_another_of_its_leaf_was_slow
         assert [(c.kind, c.nodes) for c in blamed] == [("node", (f"n{node}",))]
     else:
         assert blamed == []
-named = [c for c in found if any((k.kind, k.nodes) == ("node", (f"n{node}",)) for k in c.candidates)]
+        named = [c for c in found if any((k.kind, k.nodes) == ("node", (f"n{node}",)) for k in c.candidates)]
         assert named or any(f"or n{node} itself" in c.reason for c in found)
 
 
