@@ -18,10 +18,8 @@ def culprits(sizes, fault, seed=0):
 
 def placed():
     for sizes in ((2, 1), (1, 2), (2, 1, 1), (3, 1), (2, 2)):
-        ends = list(accumulate(sizes))
-        yield from (
-            (sizes, node, sizes[next(i for i, end in enumerate(ends) if node < end)]) for node in range(ends[-1])
-        )
+        on_leaf = [size for size in sizes for _ in range(size)]
+        yield from ((sizes, node, size) for node, size in enumerate(on_leaf))
 
 
 @pytest.mark.parametrize(("sizes", "node", "on_its_leaf"), list(placed()))
