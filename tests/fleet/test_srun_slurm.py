@@ -135,7 +135,7 @@ def test_a_step_that_is_ended_leaves_nothing_on_any_node(cluster, how):
 
 def processes_with(words: str) -> list[str]:
     """Process ids of preflight's tasks and agents with these words on their command line."""
-    done = subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True, check=True)
+    done = subprocess.run(["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True, check=True)
     lines = [line.split(maxsplit=1) for line in done.stdout.splitlines() if words in line]
     return [pid for pid, command in lines if "python" in command.split()[0]]
 
