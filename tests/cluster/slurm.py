@@ -105,7 +105,9 @@ class SlurmCluster(base.SlurmBox):
     def job(self, job: int) -> dict[str, str]:
         """What `scontrol show job -d` says of a job: JobState, Restarts, Reason, NodeList, Comment, ..."""
         text = self.run("scontrol", "show", "job", "--details", "--oneliner", str(job))
-        return {key: value.strip() for key, value in re.findall(r"(\S+?)=(.*?)(?= \S+?=|$)", text.strip())}
+        return {
+            key: value.strip() for key, value in re.findall(r"([A-Z][\w/:]*)=(.*?)(?= [A-Z][\w/:]*=|$)", text.strip())
+        }
 
     def wait_for(self, condition: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> None:
         """Until it is so. Looked at every 0.1 s."""
@@ -179,6 +181,7 @@ class SlurmCluster(base.SlurmBox):
         controller.send_signal(number)
         controller.wait(WAIT_S)
         self.daemons.insert(1, self._slurmctld())
+        self.wait_for(lambda: " UP" in self.run("/bin/sh", "-c", "scontrol ping || :"), "the new controller answers")
 
     def _slurmctld(self) -> base.Daemon:
         slurmctld = shutil.which("slurmctld")
