@@ -132,7 +132,7 @@ def read_config(path: str | Path | None = None) -> Site:
     for name, (kind, readers) in SECTIONS.items():
         given = document.get(name, {})
         if not isinstance(given, dict):
-            raise ConfigError(text, f"{given!r} is not a section, [{name}]", key=name)
+            raise ConfigError(text, f"{given!r:.80} is not a section, [{name}]", key=name)
         _refuse_unknown(text, name, given, readers, "key")
         parts[name] = kind(
             **dict(_read(text, f"{name}.{key}", value, readers[key], key) for key, value in given.items())

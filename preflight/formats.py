@@ -69,6 +69,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise ConfigError(str(path), f"has a line of {longest} bytes; {MAX_TOML_LINE} are allowed")
     try:
         document: dict[str, Any] = tomllib.loads(data.decode("utf-8-sig"))
+        _refuse_huge(document)
     except UnicodeDecodeError as error:
         raise ConfigError(str(path), f"is not UTF-8 text (byte {error.start})") from error
     except ValueError as error:  # TOMLDecodeError, or Python's own refusal of a number of thousands of digits
@@ -76,6 +77,14 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     except RecursionError as error:
         raise ConfigError(str(path), "is nested too deeply") from error
     return document
+
+
+def _refuse_huge(value: Any) -> None:
+    """TOML's whole numbers have 64 bits. Raises ValueError: others can't even be shown (Python refuses to print thousands of digits)."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError("a whole number has more than 64 bits")
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _refuse_huge(item)
 
 
 def read_yaml(path: str | Path) -> Any:
