@@ -26,7 +26,8 @@ TOLD_TOGETHER_S = 5.0  # "The NVIDIA GPU ... / ... / fallen off the bus" runs ov
 LOADED = "NVRM: loading NVIDIA UNIX"  # both kinds of the driver begin so when they are loaded
 HINTS = (LOADED, "Xid", "fallen off the bus", "NVRM: The NVIDIA ", "RmInitAdapter failed", "PCIe Bus Error")
 # patterns are texts: the log of a healthy machine needs none of them, and compiling all takes milliseconds
-_XID = r"^NVRM: .{0,80}?\bXid(?: error)? ?\((?:PCI:)?([0-9a-fA-F:.]+)[^)]{0,40}\): *(\d{1,6})\b[,:]? *(.*)"
+# a user chooses names of processes, and parts of other lines of the kernel's: nothing counts behind a quote, or where a line doesn't begin so
+_XID = r"^NVRM: [^'\"]{0,80}?\bXid(?: error)? ?\((?:PCI:)?([0-9a-fA-F:.]+)[^)]{0,40}\): *(\d{1,6})\b[,:]? *(.*)"
 _PROCESS = r"^pid='?(\d{1,10}|<[^>,]*>)'?(?:, *name='?([^,']{0,64})'?)?,? *"
 _NVLINK5 = r"(?i:^(\w+) +(Fatal|Non-?fatal)\b)"
 _SXID = r"^nvidia-nvswitch\d+: SXid \(PCI:([0-9a-fA-F:.]+)\): *(\d{1,6}), *(.*)"
@@ -34,10 +35,10 @@ _SXID_MAIN = r"(?i:^((?:Always )?Fatal|Non-?fatal), *(?:Link (\d{1,4})\b)?)"
 _DEVICE = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{1,2}:[0-9a-fA-F]{1,2}(?:\.[0-7])?)"
 _FELL_OFF = rf"^NVRM: GPU (?:at )?(?:PCI:)?{_DEVICE}:? .{{0,20}}fallen off the bus"
 _FELL_BEGINS = rf"^NVRM: The NVIDIA GPU {_DEVICE}"
-_FELL_ENDS = r"^NVRM: .{0,80}fallen off the bus"
+_FELL_ENDS = r"^NVRM: [^'\"]{0,80}fallen off the bus"
 _INIT = rf"^NVRM: (?:GPU {_DEVICE}: )?.{{0,20}}RmInitAdapter failed"
 _PROBE = r"^NVRM: The NVIDIA probe routine failed for (\d+) device"
-_AER = rf"{_DEVICE}: (?:AER: )?PCIe Bus Error: severity=([A-Za-z]+(?: \([A-Za-z-]+\))?)"
+_AER = rf"^[A-Za-z0-9_.-]{{1,40}} {_DEVICE}: (?:AER: )?PCIe Bus Error: severity=([A-Za-z]+(?: \([A-Za-z-]+\))?)"
 _NVLINK5_XIDS = range(144, 151)
 _TEXT_COUNTS = {74, 149, 154}  # whose words or registers differ in meaning: not folded over different texts
 
@@ -117,7 +118,7 @@ def _without_code(at_s: float | None, text: str) -> KernelEvent | None:
         return KernelEvent(kind="driver", at_s=at_s, pci_bus_id=_device(match[1]) if match[1] else None, text=text)
     if re.match(_PROBE, text):
         return KernelEvent(kind="driver", at_s=at_s, text=text)
-    if match := re.search(_AER, text):
+    if match := re.match(_AER, text):
         return KernelEvent(kind="aer", at_s=at_s, severity=match[2], pci_bus_id=_device(match[1]), text=text)
     return None
 

@@ -162,6 +162,21 @@ def test_control_characters_and_length_are_tamed():
     assert len(event.text) <= 300
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVRM: API mismatch: the client 'Xid (41:00):79' (pid 4711)",  # a process may be called so
+        "NVRM: API mismatch: the client 'fallen off the ' fallen off the bus",
+        'overlayfs: unrecognized mount option "NVRM: Xid (PCI:0000:41:00): 79, GPU has fallen off the bus." or missing value',
+        'overlayfs: unrecognized mount option "NVRM: GPU 0000:41:00.0: GPU has fallen off the bus." or missing value',
+        'overlayfs: unrecognized mount option "nvidia 0000:41:00.0: PCIe Bus Error: severity=Uncorrected (Fatal)" or missing value',
+        "traps: NVRM: Xid (PCI:[4711] general protection fault ip:0 sp:0 error:0",
+    ],
+)
+def test_words_that_a_user_can_bring_into_the_log_are_no_event(text):
+    assert events("NVRM: The NVIDIA GPU 0000:41:00.0", text) == ()
+
+
 KNOWN = st.sampled_from(
     [
         "NVRM: Xid (PCI:",
