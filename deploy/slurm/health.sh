@@ -12,6 +12,7 @@ TEXTFILE_DIR=  # node_exporter's folder for text files; empty: as preflight.toml
 # SLURM_CONF=/opt/slurm/etc/slurm.conf; export SLURM_CONF  # where slurm.conf is not where Slurm was built to look for it
 TIMEOUT=/usr/bin/timeout
 LOGGER=/usr/bin/logger
+DATE=/bin/date
 # ----------------------------------------------------------------------------------------------------------------------
 
 (: >>"$LOG") 2>/dev/null || LOG=/dev/null
@@ -21,7 +22,7 @@ code=$?
 case $code in
     0 | 3 | 10 | 78) ;;  # preflight has told everything itself
     *)
-        echo "preflight: health program: broke with code $code; the node was not judged"
+        echo "$("$TIMEOUT" --foreground -k 1 2 "$DATE" '+[%Y-%m-%dT%H:%M:%S]') preflight: health program: broke with code $code; the node was not judged"
         "$TIMEOUT" --foreground -k 1 2 "$LOGGER" -t preflight -p daemon.warning -- \
             "health program: broke with code $code; the node was not judged" </dev/null >/dev/null 2>&1
         ;;

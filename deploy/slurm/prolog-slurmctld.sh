@@ -15,6 +15,7 @@ LIMIT=390  # seconds until preflight is ended: [slurm] controller_budget of pref
 # SLURM_CONF=/opt/slurm/etc/slurm.conf; export SLURM_CONF  # where slurm.conf is not where Slurm was built to look for it
 TIMEOUT=/usr/bin/timeout
 LOGGER=/usr/bin/logger
+DATE=/bin/date
 # ----------------------------------------------------------------------------------------------------------------------
 
 case ${SLURM_JOB_ID:-} in
@@ -25,7 +26,7 @@ esac
 exec </dev/null >>"$LOG" 2>&1  # nothing that we start holds a pipe of slurmctld's
 
 say() {  # one line for the operator; neither a missing nor a hanging logger matters
-    echo "preflight: controller prolog of job $job: $1"
+    echo "$("$TIMEOUT" --foreground -k 1 2 "$DATE" '+[%Y-%m-%dT%H:%M:%S]') preflight: controller prolog of job $job: $1"
     "$TIMEOUT" --foreground -k 1 2 "$LOGGER" -t preflight -p daemon.warning -- "controller prolog of job $job: $1"
 }
 

@@ -14,6 +14,7 @@ GIVE_UP=18     # seconds until a preflight that can't be ended (it hangs in the 
 TEXTFILE_DIR=  # node_exporter's folder for text files; empty: as preflight.toml says, but then a crash leaves no metric
 TIMEOUT=/usr/bin/timeout
 LOGGER=/usr/bin/logger
+DATE=/bin/date
 SLEEP=/bin/sleep
 MV=/bin/mv
 # ----------------------------------------------------------------------------------------------------------------------
@@ -26,7 +27,7 @@ esac
 exec >>"$LOG" 2>&1  # and not slurmd's pipe, which whatever is left behind would hold
 
 say() {  # one line for the operator; neither a missing nor a hanging logger matters
-    echo "preflight: prolog on $node: $1"
+    echo "$("$TIMEOUT" --foreground -k 1 2 "$DATE" '+[%Y-%m-%dT%H:%M:%S]') preflight: prolog on $node: $1"
     "$TIMEOUT" --foreground -k 1 2 "$LOGGER" -t preflight -p daemon.warning -- "prolog on $node: $1" </dev/null >/dev/null 2>&1
 }
 

@@ -171,7 +171,7 @@ class _Case:
     def _tell(self, decision: Decision, outcome: Outcome) -> None:
         from preflight.slurm.controller_decide import summary
 
-        text = f"{summary(decision, self.job.nodes or ())}. {outcome.text}"
+        text = f"{summary(decision, self.job.nodes or (), outcome.text)}. {outcome.text}"
         if self.report is not None:
             self.telling.result(self.report, text, drain=outcome.drain)
         elif decision.course in {"unknown", "warn"}:

@@ -157,8 +157,8 @@ def _foreign_parts(evidence: Evidence) -> frozenset[str]:
     return frozenset(name for node in known if node.mask is not None for name in others_of(node, nobody))
 
 
-def summary(decision: Decision, nodes: Sequence[str]) -> str:
-    """The decision on one line, for the log."""
+def summary(decision: Decision, nodes: Sequence[str], outcome: str = "") -> str:
+    """The decision on one line, for the log. `outcome`: what follows it there; what that tells is not told twice, or the line would be cut before its end."""
     said = {
         "start": "go",
         "unknown": "not known whether it is well; it starts",
@@ -166,7 +166,8 @@ def summary(decision: Decision, nodes: Sequence[str]) -> str:
         "hold": "no node is to blame; it is to be held",
         "drain": f"to blame: {fold(decision.guilty)}",
     }[decision.course]
-    parts = [f"on {fold(nodes)}: {said}", decision.text]
+    told = bool(decision.guilty) and all(reason in outcome for reason in decision.guilty.values())
+    parts = [f"on {fold(nodes)}: {said}", "" if told else decision.text]
     parts += [f"seen again: {'; '.join(decision.repeated)}"] if decision.repeated else []
     parts += [f"let off: {'; '.join(decision.let_off[:SHOWN])}"] if decision.let_off else []
     return ". ".join(part for part in parts if part) + (f" [{decision.run_id}]" if decision.run_id else "")
