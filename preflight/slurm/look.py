@@ -135,9 +135,17 @@ def _lowered(finding: "Finding", others: frozenset[str]) -> "Finding":
 def _rules(path: str | None) -> "dict[str, Rule]":
     if path is None:
         return {}
+    from preflight.errors import ConfigError, WorldError
     from preflight.plan.rules import check_rules, read_rules_file
     from preflight.registry import load_checks
+    from preflight.slurm.state import refuse_foreign
 
+    try:
+        refuse_foreign(Path(path).stat(), path)
+    except OSError as error:
+        raise ConfigError(path, f"can't be read: {error.strerror or error}") from error
+    except WorldError as error:
+        raise ConfigError(path, str(error), remedy="it decides what is drained: make it root's (chmod go-w)") from error
     rules = read_rules_file(path)
     check_rules(path, rules, {check.name: check.limits for check in load_checks()})
     return rules

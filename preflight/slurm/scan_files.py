@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import stat
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TypeVar
 from preflight.errors import ConfigError, PreflightError, WorldError
 from preflight.formats import read_noun
 from preflight.model import Report
+from preflight.slurm.state import refuse_foreign
 
 FILE_S = 20.0
 KEPT_FOLDERS = 200  # of jobs, the newest
@@ -38,11 +40,17 @@ def within(what: str, work: Callable[[], T], deadline_s: float = FILE_S) -> T:
 
 
 def make_out(out: Path) -> None:
-    """The folder for the folders of jobs. Raises ConfigError, WorldError."""
+    """The folder for the folders of jobs. Raises ConfigError, also where others could lay reports and scripts of theirs into it; WorldError."""
     try:
         within(str(out), lambda: out.mkdir(mode=0o700, parents=True, exist_ok=True))
+        status = within(str(out), out.stat)
     except OSError as error:
         raise ConfigError(str(out), f"can't be used for the reports of jobs: {error.strerror}") from error
+    try:
+        refuse_foreign(status, str(out), stat.S_ISDIR)
+    except WorldError as error:
+        remedy = "what lies there is run and believed: name a folder that is yours alone (chmod go-w)"
+        raise ConfigError(str(out), f"can't be used for the reports of jobs: {error}", remedy=remedy) from error
 
 
 def read_report(folder: Path, nodes: Sequence[str]) -> Report | None:

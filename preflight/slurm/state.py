@@ -89,21 +89,27 @@ class StateFolder:
     @contextlib.contextmanager
     def lock(self, name: str) -> Iterator[bool]:
         """Whether this process alone has the lock, without waiting. It ends with the process, however that ends; the empty file stays. Raises WorldError."""
-        import fcntl
-
         try:
             fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._fd)
         except OSError as error:
             raise WorldError(f"{self.path / name}: can't be locked: {error.strerror or error}") from error
         try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                yield False
-            else:
-                yield True
+            yield _locked(fd, str(self.path / name))
         finally:
             os.close(fd)
+
+
+def _locked(fd: int, shown: str) -> bool:
+    """Whether we have it now; False: another process has. Raises WorldError: there are no locks, as on some network file systems."""
+    import fcntl
+
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise WorldError(f"{shown}: can't be locked: {error.strerror or error}") from error
+    return True
 
 
 def refuse_foreign(status: os.stat_result, shown: str, is_kind: object = None) -> None:

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from preflight.errors import ConfigError
 from preflight.model import Evidence, Finding, Inventory, Verdict
 from preflight.model.finding import Part
 from preflight.model.surroundings import Mask
@@ -59,6 +60,14 @@ def test_slurms_numbers_are_taken_before_cudas(tmp_path):
     named_by_uuid = both | {"CUDA_VISIBLE_DEVICES": "GPU-1"}
     seen = look("n1", named_by_uuid, budget_s=10, root=tree.root).inventory.nodes[0].mask
     assert seen.variables["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+
+
+def test_rules_that_others_can_write_judge_nobody(tmp_path):
+    rules = tmp_path / "rules.toml"
+    rules.write_text("")
+    rules.chmod(0o666)
+    with pytest.raises(ConfigError, match="others can write to it"):
+        look("n1", {}, budget_s=10, root=Tree(tmp_path / "tree").root, rules=str(rules))
 
 
 @pytest.mark.parametrize("job", [SlurmJobContext(), SlurmJobContext(gpus=(8,)), SlurmJobContext(gpus=(6, 9))])

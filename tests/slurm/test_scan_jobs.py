@@ -11,7 +11,7 @@ from preflight.model import to_json
 from preflight.plan.planfile import read_job
 from preflight.slurm import scan_jobs
 from preflight.slurm.commands import Slurm
-from preflight.slurm.scan_files import keep_newest, last_words, read_report
+from preflight.slurm.scan_files import keep_newest, last_words, make_out, read_report
 from preflight.slurm.scan_jobs import Waiting, wants
 from preflight.slurm.scan_nodes import Kind
 from preflight.slurm.scan_plan import command_of, roots_of, write_plan
@@ -201,3 +201,25 @@ def test_a_job_that_would_be_ended_before_its_budget_is_refused(tmp_path):
     path.chmod(0o600)
     with pytest.raises(ConfigError, match=r"scan.time_limit: 240 s would end a job before its budget of 300 s"):
         read_config(path)
+
+
+def test_a_folder_into_which_others_can_lay_reports_and_scripts_is_refused(tmp_path):
+    made = tmp_path / "scan"
+    make_out(made)
+    make_out(made)
+    assert made.stat().st_mode & 0o777 == 0o700
+    made.chmod(0o1777)
+    with pytest.raises(ConfigError, match="others can write to it"):
+        make_out(made)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError):
+        make_out(tmp_path / "file")
+
+
+@pytest.mark.root
+def test_so_is_one_of_another_user(tmp_path):
+    made = tmp_path / "scan"
+    made.mkdir(mode=0o700)
+    os.chown(made, 1234, 1234)
+    with pytest.raises(ConfigError, match="user 1234"):
+        make_out(made)

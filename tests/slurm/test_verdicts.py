@@ -1,5 +1,7 @@
 """The cached verdict of a node, and the folder of root's that it lies in."""
 
+import errno
+import fcntl
 import os
 import stat
 import subprocess
@@ -201,3 +203,16 @@ def test_a_lock_is_held_by_one_and_ends_with_its_process(tmp_path):
         holder.wait()
     with StateFolder(str(tmp_path)) as folder, folder.lock("x.lock") as alone:
         assert alone
+
+
+def test_a_file_system_without_locks_is_no_other_process_at_work(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        StateFolder(str(tmp_path)) as folder,
+        pytest.raises(WorldError, match="No locks available"),
+        folder.lock("x.lock"),
+    ):
+        pass
