@@ -48,7 +48,12 @@ def test_a_slow_node_alone_is_guilty_and_it_is_said_what_was_seen_again(slow_nod
     assert "slow_part on n3" in decision.repeated[0]
     assert " probes of rank 24" in decision.repeated[0]
     assert slow_node[0].run_id in decision.guilty["n3"]
-    assert "to blame: n3" in summary(decision, slow_node[1])
+    said = summary(decision, slow_node[1])
+    assert "to blame: n3" in said
+    assert decision.guilty["n3"].partition(" ")[0] in said
+    assert decision.guilty["n3"].partition(" ")[0] not in summary(
+        decision, slow_node[1], f"drained n3: {decision.guilty['n3']}"
+    ), "the outcome tells the reason, and a line has its limit"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import re
 import socket
 import stat
+import sys
 
 import pytest
 from hypothesis import given
@@ -107,6 +108,16 @@ def test_the_line_goes_to_the_system_s_log_and_to_stderr(tmp_path, capsys):
         say("n1: bad\nthing", "error", log_socket=str(tmp_path / "log"))
         assert re.fullmatch(r"<27>preflight\[\d+\]: n1: bad thing", log.recv(2000).decode())
     assert capsys.readouterr().err == "preflight: n1: bad thing\n"
+
+
+def test_a_line_in_a_file_carries_the_time_as_slurm_s_own_logs_have_it(tmp_path, monkeypatch):
+    with (tmp_path / "log").open("w") as log:
+        monkeypatch.setattr(sys, "stderr", log)
+        say("n1: bad", log_socket=str(tmp_path / "nowhere"))
+        monkeypatch.setattr(sys, "stderr", None)  # as Python leaves it where descriptor 2 is closed
+        say("n1: worse", log_socket=str(tmp_path / "nowhere"))
+    stamped = r"\[\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\] preflight: n1: bad\n"
+    assert re.fullmatch(stamped, (tmp_path / "log").read_text())
 
 
 def test_a_log_that_is_full_gone_or_no_log_holds_nobody(tmp_path):
