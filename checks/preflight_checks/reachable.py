@@ -71,13 +71,16 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
 
 def _environment(incidents: tuple[Incident, ...]) -> Finding:
     """No node could start a worker: that is no fault of any of them."""
+    late = all(was_late(incident.text) for incident in incidents)
     return Finding(
         check="reachable",
         subject="workers",
         verdict=Verdict.UNKNOWN,
         observed=f"no worker could be started on any of {len(incidents)} nodes: {incidents[0].text}",
         expected="a worker for every rank",
-        remedy="mend the environment that the workers run in",
+        remedy="run again with a larger --budget; torch imports slowly from a busy file system or machine"
+        if late
+        else "mend the environment that the workers run in",
         blames=Part(kind="environment", name="the workers' environment", confidence="likely"),
     )
 

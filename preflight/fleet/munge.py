@@ -188,7 +188,8 @@ class MungeGate:
 def _trouble(name: str, said: _Said) -> str:
     """What is wrong on this machine."""
     if said.code == _NO_SOCKET:
-        return f"munged does not run, or listens on another socket: {said.text}; systemctl start munge"
+        mend = "have it started (systemctl start munge), name its socket ([agent] munge_socket of preflight.toml), or use a key file (--key-file)"
+        return f"munged does not run, or listens on another socket: {said.text}; {mend}"
     if said.code < 0:
         return f"{name} was killed by signal {-said.code}"
     return f"{name} ended with code {said.code}: {said.text or 'it said nothing'}"

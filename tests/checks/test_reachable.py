@@ -281,6 +281,16 @@ def test_where_no_node_starts_a_worker_the_environment_is_named(by_rank):
     assert found["workers"].blames.kind == "environment"
 
 
+def test_where_workers_are_merely_late_on_all_nodes_more_time_is_the_remedy():
+    late = [
+        msgspec.structs.replace(
+            incident(None, "worker_not_started", node=node), text="importing torch took more than 18.2 s"
+        )
+        for node in ("node0", "node1")
+    ]
+    assert "larger --budget" in judged(plan_of(), [], late)["workers"].remedy
+
+
 def test_where_no_node_that_answers_starts_a_worker_only_the_lost_node_is_blamed():
     found = judged(plan_of(), [], [incident(None, "worker_not_started"), incident(None, "agent_lost", node="node1")])
     assert bad(found) == {"workers": Verdict.UNKNOWN, "node1": Verdict.FAIL}

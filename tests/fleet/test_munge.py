@@ -132,7 +132,8 @@ def test_without_its_daemon_munge_says_what_to_start(tmp_path):
     alone = MungeTools(str(tmp_path / "socket"))
     for work in (alone.encode(b"", uid=0), alone.decode("MUNGE:AAAA:")):
         with pytest.raises(
-            MungeError, match=r"munged does not run, or listens on another socket: .*No such file.*; sys"
+            MungeError,
+            match=r"munged does not run, or listens on another socket: .*No such file.*; have it started .systemctl start munge.*--key-file",
         ):
             asyncio.run(work)
 
