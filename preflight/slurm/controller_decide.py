@@ -98,7 +98,7 @@ def _guilty(
     again: list[str] = []
     evidence = report.evidence
     lost = {i.node for i in evidence.incidents if i.kind in LOST and i.node is not None}
-    accused = guilty_nodes(report.findings, evidence, alike=alike)
+    accused = guilty_nodes(report.findings, evidence, alike=alike, let_off=let_off)
     foreign = _foreign_parts(evidence)
     for node in sorted(accused, key=natural_key):
         for finding in accused[node]:
@@ -107,8 +107,6 @@ def _guilty(
                 why = "it is no node of the job"
             elif finding.blames is not None and finding.blames.name in foreign:
                 why = "it is not about a GPU of the job"
-            elif _copies_only(finding, evidence):
-                why = "only its copies to and from the host were slow, which a busy host does too"
             elif finding.check in MEASURED:
                 seen = repeated(finding, node, evidence)
                 why = _why_not_measured(node, lost, crowded, seen, partial=report.partial)
@@ -129,13 +127,6 @@ def _why_not_measured(node: str, lost: set[str], crowded: frozenset[str], seen: 
     if partial:
         return "the run was interrupted"
     return "" if seen else "it was seen once only"
-
-
-def _copies_only(finding: Finding, evidence: Evidence) -> bool:
-    """Whether nothing but copies between GPU and host speaks against it: a slot or link that is slow is a fact of its own (pcie_link)."""
-    named = set(finding.evidence)
-    ops = {m.probe.collective for m in evidence.measurements or () if m.probe.key in named}
-    return bool(ops) and ops <= {"host_to_device", "device_to_host"}
 
 
 def _is_the_jobs(finding: Finding, uses: Mapping[str, Sequence[str]]) -> bool:

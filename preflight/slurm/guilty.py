@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from preflight.model.evidence import Evidence
 from preflight.model.finding import Finding, Part, Verdict
+from preflight.slurm.reason import MEASURED
 
 ALIKE = 4  # DESIGN.md section 6: everything slow alike over four nodes or more is the environment
 # kinds of parts that may lie in one node; "switch": the NVSwitch of its own board; "link": between its own GPUs, or from one of them to its board
@@ -34,13 +35,15 @@ _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def guilty_nodes(
-    findings: Iterable[Finding], evidence: Evidence, *, alike: int = ALIKE
+    findings: Iterable[Finding], evidence: Evidence, *, alike: int = ALIKE, let_off: list[str] | None = None
 ) -> dict[str, tuple[Finding, ...]]:
     """The nodes to drain, each with the findings that it is to be drained for, in the order given.
 
-    A check that finds all nodes that could be judged guilty, `alike` or more of them, has found the environment, unless it goes by hard evidence of each part.
+    A check that finds all nodes that could be judged guilty, `alike` or more of them, has found the environment, unless it goes by hard evidence of each part. What was measured counts only
+    where nothing else may have slowed the part (alibi.py). `let_off`: why what speaks against a node drains it not is added to it.
     """
     known = known_nodes(evidence)
+    findings = tuple(findings)
     guilty: dict[str, list[Finding]] = {}
     silent: set[str | None] = set()  # of these nothing else could be found
     for finding in findings:
@@ -51,8 +54,25 @@ def guilty_nodes(
             silent.add(node_of(finding.blames, known))
     judged = {node for node in known if node not in silent}
     excused = _of_all(guilty, judged) if len(judged) >= alike else set()
-    left = {node: tuple(each for each in mine if each.check not in excused) for node, mine in guilty.items()}
-    return {node: mine for node, mine in left.items() if mine}
+    left = {node: [each for each in mine if each.check not in excused] for node, mine in guilty.items()}
+    kept = _without_alibi(left, findings, evidence, let_off if let_off is not None else [])
+    return {node: mine for node, mine in kept.items() if mine}
+
+
+def _without_alibi(
+    accused: dict[str, list[Finding]], findings: Sequence[Finding], evidence: Evidence, let_off: list[str]
+) -> dict[str, tuple[Finding, ...]]:
+    """Without what was measured and may have had another reason."""
+    checks = {finding.check for mine in accused.values() for finding in mine}
+    if evidence.plan is None or evidence.measurements is None or not checks & MEASURED:
+        return {node: tuple(mine) for node, mine in accused.items()}
+    from preflight.slurm.alibi import Alibis
+
+    slow = {node for node, mine in accused.items() if any(finding.check == "slow_part" for finding in mine)}
+    alibis = Alibis(evidence, slow, findings)
+    told = {(node, i): alibis.of(finding, node) for node, mine in accused.items() for i, finding in enumerate(mine)}
+    let_off += [f"{node} is not drained for {accused[node][i].check}: {why}" for (node, i), why in told.items() if why]
+    return {node: tuple(f for i, f in enumerate(mine) if not told[node, i]) for node, mine in accused.items()}
 
 
 def known_nodes(evidence: Evidence) -> tuple[str, ...]:

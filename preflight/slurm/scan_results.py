@@ -43,7 +43,10 @@ class Results:
         if cut:
             report = msgspec.structs.replace(report, partial=True)
         alike = self.site.brake.alike
-        guilty = {} if report.partial else guilty_nodes(report.findings, report.evidence, alike=alike)
+        let_off: list[str] = []
+        guilty = {} if report.partial else guilty_nodes(report.findings, report.evidence, alike=alike, let_off=let_off)
+        for text in dict.fromkeys(let_off):
+            self.say(text, "warning")
         reasons = {node: reason_of(findings, report.run_id, node=node) for node, findings in guilty.items()}
         verdicts = verdicts_of(report, guilty, self.sweep, reasons)
         self.verdicts.update({verdict.node: verdict for verdict in verdicts})

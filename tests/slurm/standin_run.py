@@ -29,9 +29,11 @@ def main(arguments: list[str]) -> None:
 
 
 def report_of(nodes: tuple[str, ...], slow: list[str]) -> Report:
-    """One rank a node, all pairs measured."""
+    """One rank a node, all of one leaf, all pairs measured twice."""
     plan = make_plan(tp=1, dp=len(nodes), nodes=len(nodes), gpus_per_node=1, gpu=None, backend="gloo")
-    plan = msgspec.structs.replace(plan, placement=msgspec.structs.replace(plan.placement, nodes=nodes))
+    plan = msgspec.structs.replace(
+        plan, placement=msgspec.structs.replace(plan.placement, nodes=nodes, leaves=("leaf1",) * len(nodes))
+    )
     rates = {(a, b): 5e8 if {nodes[a], nodes[b]} & set(slow) else 1e9 for a, b in combinations(range(len(nodes)), 2)}
     blamed = [node for node in nodes if node in slow]
     return Report(
@@ -54,7 +56,7 @@ def report_of(nodes: tuple[str, ...], slow: list[str]) -> Report:
         ),
         evidence=make_evidence(
             plan=plan,
-            measurements=tuple(make_measurement(pair, algbw_bytes_per_s=rate) for pair, rate in rates.items()),
+            measurements=tuple(make_measurement(pair, algbw_bytes_per_s=rate) for pair, rate in [*rates.items()] * 2),
             settings=Settings(backend="gloo"),
         ),
         environment=Environment(),

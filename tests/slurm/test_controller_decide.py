@@ -144,7 +144,9 @@ def test_an_interrupted_run_drains_nobody_for_what_was_measured(slow_node):
 
 def test_what_was_seen_once_only_drains_nobody(slow_node):
     report, nodes = slow_node
-    once = {m.probe.ranks: m for m in report.evidence.measurements if m.probe.subject == "pair 0-24"}
+    pairs = {"pair 0-24", "pair 1-25"}  # two probes, and none of one rank twice
+    once = {m.probe.ranks: m for m in report.evidence.measurements if m.probe.subject in pairs}
+    assert len(once) == 2
     others = tuple(m for m in report.evidence.measurements if not set(range(24, 32)) & set(m.probe.ranks))
     evidence = msgspec.structs.replace(report.evidence, measurements=(*others, *once.values()))
     decision = decide(msgspec.structs.replace(report, evidence=evidence), nodes, USES)

@@ -242,7 +242,8 @@ def really_measure(cluster: SlurmCluster, *, enforce: bool = False) -> None:
     configure(cluster, takes="150s", size=4, enforce=enforce)
     path, plan = cluster.place_of("head") / "preflight.toml", cluster.folder / "scan-plan.toml"
     text = PLAN.format(tp=1, dp=4, nodes=4, per_node=1)
-    plan.write_text("\n".join(line for line in text.splitlines() if not line.startswith(("nodes", "dp"))))
+    lines = [line for line in text.splitlines() if not line.startswith(("nodes", "dp"))]
+    plan.write_text("\n".join([*lines, "[launch]", f'topology = "{cluster.folder}/topology.conf"']))
     told = path.read_text().replace(f'"{sys.executable}", "{STANDIN}"', f'"{sys.executable}", "-m", "preflight"')
     told = told.replace("[scan]", f'[scan]\nplan = "{plan}"').replace('time_limit = "60s"', 'time_limit = "300s"')
     path.write_text(told)
