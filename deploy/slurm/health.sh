@@ -15,6 +15,7 @@ LOGGER=/usr/bin/logger
 DATE=/bin/date
 # ----------------------------------------------------------------------------------------------------------------------
 
+[ -f "$LOG" ] || [ ! -e "$LOG" ] || LOG=/dev/null  # a pipe that nobody reads would hold us
 (: >>"$LOG") 2>/dev/null || LOG=/dev/null
 exec >>"$LOG" 2>&1
 "$TIMEOUT" --foreground -k 2 "$LIMIT" "$PREFLIGHT" slurm health ${TEXTFILE_DIR:+--textfile-dir "$TEXTFILE_DIR"} </dev/null

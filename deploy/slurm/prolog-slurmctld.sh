@@ -22,6 +22,7 @@ case ${SLURM_JOB_ID:-} in
     '' | *[!0-9]*) job=unknown ;;
     *) job=$SLURM_JOB_ID ;;
 esac
+[ -f "$LOG" ] || [ ! -e "$LOG" ] || LOG=/dev/null  # a pipe that nobody reads would hold us
 (: >>"$LOG") 2>/dev/null || LOG=/dev/null
 exec </dev/null >>"$LOG" 2>&1  # nothing that we start holds a pipe of slurmctld's
 

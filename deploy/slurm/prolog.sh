@@ -17,12 +17,14 @@ LOGGER=/usr/bin/logger
 DATE=/bin/date
 SLEEP=/bin/sleep
 MV=/bin/mv
+DD=/bin/dd
 # ----------------------------------------------------------------------------------------------------------------------
 
 case ${SLURMD_NODENAME:-} in
     '' | *[!A-Za-z0-9._-]*) node=unknown ;;
     *) node=$SLURMD_NODENAME ;;
 esac
+[ -f "$LOG" ] || [ ! -e "$LOG" ] || LOG=/dev/null  # a pipe that nobody reads would hold us
 (: >>"$LOG") 2>/dev/null || LOG=/dev/null
 exec >>"$LOG" 2>&1  # and not slurmd's pipe, which whatever is left behind would hold
 
@@ -31,8 +33,9 @@ say() {  # one line for the operator; neither a missing nor a hanging logger mat
     "$TIMEOUT" --foreground -k 1 2 "$LOGGER" -t preflight -p daemon.warning -- "prolog on $node: $1" </dev/null >/dev/null 2>&1
 }
 
-unknown() {  # what preflight could not say itself: the same series that it writes, in the same file
-    [ -n "$TEXTFILE_DIR" ] && [ -d "$TEXTFILE_DIR" ] || return
+# what preflight could not say itself: the same series that it writes, in the same file. The folder may be the exporter's: nothing in it is followed (excl, T). It may hang: each program has a time limit.
+unknown() {
+    [ -n "$TEXTFILE_DIR" ] || return
     same="command=\"slurm prolog\",node=\"$node\""
     new="$TEXTFILE_DIR/.preflight-new.$$"
     {
@@ -44,7 +47,8 @@ unknown() {  # what preflight could not say itself: the same series that it writ
         echo '# HELP preflight_findings Findings of the last run by check and verdict.'
         echo '# TYPE preflight_findings gauge'
         echo "preflight_findings{check=\"slurm_prolog\",verdict=\"UNKNOWN\",$same} 1.0"
-    } >"$new" && "$MV" -f "$new" "$TEXTFILE_DIR/preflight-slurm-prolog-$node.prom"
+    } | "$TIMEOUT" --foreground -k 1 2 "$DD" conv=excl of="$new" &&
+        "$TIMEOUT" --foreground -k 1 2 "$MV" -fT "$new" "$TEXTFILE_DIR/preflight-slurm-prolog-$node.prom" </dev/null
 }
 
 umask 022
