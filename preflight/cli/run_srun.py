@@ -87,13 +87,13 @@ def _coordinate(
         from preflight.cli.run_keep import run_and_keep
         from preflight.cli.run_measure import conclude, measure, prepare
         from preflight.fleet.interrupt import Interruptions
-        from preflight.fleet.srun_job import binding_hint
+        from preflight.fleet.srun_job import binding_hint, dealing_hint
 
         with Interruptions() as interruptions:  # until the report is out
             prepared = prepare(options)
             prepared = prepared._replace(job=_as_placed(prepared.job, step, site))
-            hint = binding_hint(os.environ)
-            if hint:
+            dealing = dealing_hint(prepared.job, step) if options.ranks is None else ""
+            for hint in filter(None, (binding_hint(os.environ), dealing)):
                 print(f"preflight: {hint}", file=sys.stderr)
             agents = crew.find(interruptions, options.budget_s / 3)
             left = options._replace(budget_s=max(1.0, options.budget_s - crew.elapsed_s()))

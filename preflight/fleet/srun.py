@@ -1,7 +1,8 @@
 """Under srun: what one task of a step knows of the whole step, from Slurm's variables alone. Read on the path of every task: imports nothing heavy.
 
 Sources: srun(1), OUTPUT ENVIRONMENT VARIABLES. Tried with Slurm 22.05: a batch script and a shell of salloc have no SLURM_STEP_ID; a step over several components of a
-heterogeneous job has one node list and one numbering of nodes; SLURM_DISTRIBUTION is there only where somebody asked for one, or the step has several components.
+heterogeneous job has one node list and one numbering of nodes; SLURM_DISTRIBUTION is there where somebody asked
+for one, and in every step of a batch script: by default "block", but "cyclic" where there are no more tasks than nodes.
 """
 
 import os
@@ -26,7 +27,7 @@ _REMEDY = "unset what was left over from another step, or start it with srun"
 class Step(Noun, frozen=True, kw_only=True):
     """One task's view of its step. `nodes` in the order of the step's node list; `node` is this task's, by Slurm's name, `node_rank` its place among them.
 
-    `tasks_per_node` as Slurm writes it ("8(x2),4"), None: not said. `distribution`: what the step was asked to be dealt by, None: nobody asked. `launched_from`: address of the host where srun
+    `tasks_per_node` as Slurm writes it ("8(x2),4"), None: not said. `distribution`: what the step was dealt by, None: it tells nothing of other steps. `launched_from`: address of the host where srun
     runs, None: not said.
     """
 
@@ -39,6 +40,11 @@ class Step(Noun, frozen=True, kw_only=True):
     tasks_per_node: str | None = None
     distribution: str | None = None
     launched_from: str | None = None
+
+    @property
+    def deals_nothing(self) -> bool:
+        """Whether no node has two tasks, so that the step doesn't show how ranks are dealt."""
+        return self.distribution is None and _one_each(self.tasks_per_node or "")
 
     @property
     def leads_node(self) -> bool:
@@ -106,10 +112,18 @@ def outside_hint(environ: Mapping[str, str]) -> str:
 
 
 def _distribution(environ: Mapping[str, str]) -> str | None:
+    """What the step was dealt by. With one task on a node nothing was dealt, and "cyclic" is what Slurm then says by itself: of the job's own step, which has more tasks, that tells nothing."""
     method = environ.get("SLURM_DISTRIBUTION") or None
+    if method is not None and method.startswith("cyclic") and _one_each(environ.get("SLURM_STEP_TASKS_PER_NODE", "")):
+        return None
     if method is not None and method.split(":")[0] == "plane" and environ.get("SLURM_DIST_PLANESIZE"):
         return f"plane={environ['SLURM_DIST_PLANESIZE'][:9]}"
     return method
+
+
+def _one_each(tasks_per_node: str) -> bool:
+    """Whether no node of the step has two tasks: "1(x4)"."""
+    return re.fullmatch(r"1(\(x[0-9]+\))?", tasks_per_node) is not None
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:

@@ -44,6 +44,18 @@ def job_in_step(job: Job, step: Step, environ: Mapping[str, str], *, topology: s
     return msgspec.structs.replace(job, launch=launch)
 
 
+def dealing_hint(job: Job, step: Step) -> str:
+    """What to say where neither the plan file nor this step tells how the job's own srun deals its ranks, and that matters; empty elsewhere."""
+    launch = job.launch
+    told = launch.distribution or launch.hostfile or launch.launcher not in (None, "slurm")
+    if told or not step.deals_nothing or job.hardware.gpus_per_node == 1:
+        return ""
+    return (
+        "one task per node doesn't show how the job's own srun deals its ranks, and Slurm's default is taken: "
+        "if it has a --distribution, give that to preflight run too, or start this with all the flags of the job's srun"
+    )
+
+
 def topology_file(configured: str | None, environ: Mapping[str, str]) -> str | None:
     """The topology file of the site: as configured, which must be right then; else Slurm's own if it is there and can be read. None: nobody tells."""
     if configured is not None:

@@ -4,6 +4,7 @@ import subprocess
 
 import pytest
 
+from preflight.fleet.srun import read_step
 from tests.cluster.slurm import NEEDS, slurm_cluster
 
 pytestmark = NEEDS
@@ -54,3 +55,21 @@ def test_cyclic_ranks_of_a_plan_with_tp_8_are_refused_with_the_flag_that_mends_i
     assert "-m block" in remedy or "--distribution=block" in remedy, remedy
     passed = judged(cluster, nodes, "block")
     assert passed.returncode == 0, passed.stdout + passed.stderr
+
+
+def test_what_slurm_says_of_a_step_that_nobody_asked_to_be_dealt_is_no_order_for_the_job(cluster):
+    """One task per node is "cyclic" by Slurm's default: believed, it would refuse every job whose groups fill a node."""
+    script = "\n".join(
+        f"srun --ntasks={2 * tasks} --ntasks-per-node={tasks} sh -c 'test $SLURM_PROCID != 0 || env -0 > step-{tasks}'"
+        for tasks in (1, 2)
+    )
+    job = cluster.sbatch("-N2", "--ntasks-per-node=2", script=script)
+    cluster.wait_for_job(job, "COMPLETED")
+    said = {}
+    for tasks in (1, 2):
+        lines = (cluster.folder / f"step-{tasks}").read_text().split("\0")
+        variables = dict(line.split("=", 1) for line in lines if "=" in line)
+        said[tasks] = (variables["SLURM_DISTRIBUTION"], read_step(variables))
+    assert said[1][0] == "cyclic"
+    assert said[1][1].deals_nothing
+    assert said[2][0] == said[2][1].distribution == "block"

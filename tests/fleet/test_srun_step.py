@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from preflight.errors import ConfigError
 from preflight.fleet.srun import FIRST_PORT, LAST_PORT, MAX_CANDIDATES, Step, outside_hint, read_step
-from preflight.fleet.srun_job import binding_hint, job_in_step, topology_file
+from preflight.fleet.srun_job import binding_hint, dealing_hint, job_in_step, topology_file
 from preflight.plan.placement import predict_placement
 from tests.builders import make_job
 from tests.fleet.srun_tasks import step_variables
@@ -49,6 +49,39 @@ def test_a_task_knows_its_step():
     )
     assert step.leads_step
     assert step.target("n2") == "4.0.n2"
+
+
+# what Slurm 22.05 says in steps for which nobody asked: "cyclic" where there are no more tasks than nodes, else "block"
+@pytest.mark.parametrize(
+    ("tasks", "said", "believed"),
+    [
+        ("1(x3)", "cyclic", None),
+        ("1(x3)", "block", "block"),
+        ("1", "cyclic", None),
+        ("2(x3)", "cyclic", "cyclic"),
+        ("2(x3)", "block", "block"),
+        ("2,1(x2)", "cyclic", "cyclic"),
+        ("11(x3)", "cyclic", "cyclic"),
+    ],
+)
+def test_one_task_per_node_tells_nothing_of_how_the_job_is_dealt(tasks, said, believed):
+    step = read(SLURM_STEP_TASKS_PER_NODE=tasks, SLURM_DISTRIBUTION=said)
+    assert step is not None
+    assert step.distribution == believed
+    assert step.deals_nothing == (believed is None)
+
+
+def test_where_the_step_does_not_tell_it_and_it_matters_that_is_said():
+    step = read(SLURM_STEP_TASKS_PER_NODE="1(x3)")
+    shown = read(SLURM_STEP_TASKS_PER_NODE="2(x3)")
+    assert step is not None
+    assert shown is not None
+    dealt = {"launcher": "slurm", "distribution": "plane=2"}
+    assert "--distribution" in dealing_hint(make_job(nodes=3, gpus_per_node=2), step)
+    assert dealing_hint(make_job(nodes=3, gpus_per_node=2), shown) == ""
+    assert dealing_hint(make_job(nodes=3, gpus_per_node=1), step) == ""
+    assert dealing_hint(make_job(nodes=3, gpus_per_node=2, launch=dealt), step) == ""
+    assert dealing_hint(make_job(nodes=3, gpus_per_node=2, launch={"launcher": "torchrun"}), step) == ""
 
 
 def test_the_first_task_of_a_node_leads_it_and_that_of_the_first_node_leads_the_step():
