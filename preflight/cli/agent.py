@@ -20,7 +20,7 @@ LOOPBACK = "127.0.0.1"
 @click.command(name="agent")
 @click.option(
     "--name",
-    help="What this node calls itself, as Slurm does. Default: SLURMD_NODENAME if it is set, else the host name.",
+    help="What this node calls itself, as Slurm does. Default: SLURMD_NODENAME if it is set, else the host name; with --munge or --give-way up to its first dot, as Slurm has it.",
 )
 @click.option(
     "--address",
@@ -76,7 +76,7 @@ def command(
         raise UsageError(
             "an agent needs --munge, or --key-file: work is only done for those who come with one of them (openssl rand -hex 32 makes a key)"
         )
-    name = name or os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+    name = name or own_name(short=munge or give_way)
     if not can_be_target(name):
         raise UsageError(f"--name {name!r}: a node's name is 1 to 253 letters of ASCII without spaces and commas")
     user = None if parent else unprivileged(worker_user, agent.worker_user)
@@ -92,6 +92,12 @@ def command(
     keep = keeper(site.slurm.state_dir, name) if not parent else None
     serve(settings, key=key, parent=parent, munge=gate, keep_verdict=keep)
     return 0
+
+
+def own_name(*, short: bool) -> str:
+    """What this node calls itself. `short`: as Slurm does that was told no other name (slurm.conf(5), NodeName: what `hostname -s` gives), since its prologs ask for us and for our verdicts by that."""
+    host = os.uname().nodename
+    return os.environ.get("SLURMD_NODENAME") or (host.partition(".")[0] if short else host)
 
 
 def listening_address(site: Site, address: str | None, interface: str | None) -> str:

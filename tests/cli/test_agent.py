@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from preflight.cli.agent import unprivileged
+from preflight.cli.agent import own_name, unprivileged
 from preflight.cli.main import run_command_line
 from preflight.errors import ConfigError, UsageError
 from tests.fleet.agents import write_key
@@ -13,7 +13,7 @@ from tests.fleet.agents import write_key
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "192.0.2.1", "::1"])
 def test_there_is_no_agent_without_a_key_wherever_it_would_listen(capsys, address):
     assert run_command_line(["agent", "--address", address, "--port", "0"]) == 64
-    assert "an agent needs --key-file" in capsys.readouterr().err
+    assert "an agent needs --munge, or --key-file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -77,3 +77,13 @@ def test_an_agent_that_is_not_root_can_not_start_workers_as_another(monkeypatch)
     assert unprivileged(None) is None
     with pytest.raises(UsageError, match="only an agent that runs as root"):
         unprivileged("nobody")
+
+
+def test_a_resident_agent_goes_by_the_name_that_slurm_gives_its_node_by_itself(monkeypatch):
+    host = type("Host", (), {"nodename": "gpu07.cluster.example"})()
+    monkeypatch.setattr("os.uname", lambda: host)
+    monkeypatch.delenv("SLURMD_NODENAME", raising=False)
+    assert own_name(short=True) == "gpu07"
+    assert own_name(short=False) == "gpu07.cluster.example"
+    monkeypatch.setenv("SLURMD_NODENAME", "rack1-7")
+    assert own_name(short=True) == own_name(short=False) == "rack1-7"
