@@ -7,6 +7,7 @@ from collections.abc import Iterable
 MANY_NAMES = 1024  # from here on a look at the usual case pays
 MAX_DIGITS = 18  # of a number; Python refuses to convert a few thousand
 MAX_NODES = 2**20  # far above any cluster; a slip of the pen must not fill the memory
+MAX_LETTERS = 1024  # of a name without its numbers; a host's has at most 253 (RFC 1035). Without a limit a hundred kilobytes of text stand for gigabytes of names
 MAX_SLURM_RANGE = 2**16  # what Slurm 22.05 reads of one range; it refuses a longer one
 
 _NUMBER = re.compile(r"^(.*?)([0-9]+)([^0-9]*)$")  # the last number of a name
@@ -164,6 +165,8 @@ def _unfold_one(part: str) -> list[str]:
     texts, brackets = texts_and_ranges[::2], texts_and_ranges[1::2]
     if any(set("[] \t") & set(text) for text in texts):
         raise ValueError(f"{part[:60]!r} is not a node name or a list such as n[01-08]")
+    if sum(map(len, texts)) > MAX_LETTERS:
+        raise ValueError(f"{part[:60]!r} has more than {MAX_LETTERS} letters")
     names = texts[:1]
     for place, (ranges, text) in enumerate(zip(brackets, texts[1:], strict=True), 1):
         numbers = _numbers(ranges, part)

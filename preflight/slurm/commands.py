@@ -45,6 +45,8 @@ class Slurm:
             if complaint is not None and _UNKNOWN.search(said) is None and " not found" not in complaint:
                 raise SlurmError(complaint)
             said = _UNKNOWN.sub("", said)  # between the records, without an empty line
+        if said and not said.endswith("\n"):  # "IDLE" may be the half of "IDLE+DRAIN"
+            raise SlurmError(f"scontrol show node: the answer is cut, it ends with {said[-40:]!r}")
         found = parse_nodes(said)
         known = {node.name: node for node in found}
         return known if wanted is None else {name: known[name] for name in wanted if name in known}

@@ -119,7 +119,8 @@ def _text(result: Drained, nodes: dict[str, SlurmNode], reason: str, braked: str
     if result.kept:
         said.append(f"{fold(result.kept)} drained by preflight before: {nodes[result.kept[0]].reason}")
     said += [
-        f"{name} keeps the reason that {_whose(nodes[name])} gave: {nodes[name].reason}" for name in result.foreign
+        f"{name} keeps the reason that {_whose(nodes[name])} gave: {nodes[name].reason or 'none that Slurm tells'}"
+        for name in result.foreign
     ]
     for name in result.absent:
         state = "+".join(sorted(nodes[name].states)) if name in nodes else "not known to Slurm"

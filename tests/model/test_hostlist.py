@@ -125,3 +125,9 @@ def test_any_names_can_be_sorted(names):
 def test_many_names_fold_as_few_do(names, folded):
     assert fold(tuple(names)) == fold(list(names))
     assert sorted(unfold(fold(tuple(names)))) == sorted(unfold(folded)) == sorted(names)
+
+
+def test_no_text_of_some_kilobytes_stands_for_gigabytes():
+    for text in ("a" * 2000 + "[1-100000]", "[1-2]" * 6 + "a" * 5000 + "[1-50000]"):
+        with pytest.raises(ValueError, match="more than 1024 letters"):
+            unfold(text)
