@@ -14,7 +14,7 @@ LIMITS = {"near_c": 5.0}
 
 
 def judge(evidence: Evidence) -> Iterator[Finding]:
-    """At the point or above without work: FAIL; with work, or within `near_c` of it: WARN. If all GPUs of a node are hot, its cooling is named."""
+    """At the point or above and known to be without work: FAIL; else, or within `near_c` of it: WARN. If all GPUs of a node are hot, its cooling is named."""
     near_c = evidence.limits(NAME, LIMITS)["near_c"]
     expected = f"more than {near_c:.0f} C below the slowdown point"
 
@@ -24,7 +24,8 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
             return _unknown(gpu, temperature)
         if margin_c > near_c:
             return None
-        verdict = Verdict.FAIL if margin_c <= 0 and not gpu.processes else Verdict.WARN
+        idle = gpu.processes is not None and not gpu.processes  # None: whether it is at work isn't known
+        verdict = Verdict.FAIL if margin_c <= 0 and idle else Verdict.WARN
         if _all_hot(node, near_c):
             part = Part(kind="node", name=node.name, confidence="likely")
             observed = "at the slowdown point or above" if margin_c <= 0 else "near the slowdown point"

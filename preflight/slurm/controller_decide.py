@@ -33,14 +33,20 @@ def decide(
     alike: int = 4,
 ) -> Decision:
     """The decision. `nodes`: the job's. `uses`: of each check by name, the facts that it needs. `crowded`: nodes on which other jobs run too."""
-    guilty, let_off, again = _guilty(report, nodes, crowded, alike)
+    measured = MEASURED | {name for name, facts in uses.items() if "measurements" in facts}
+    guilty, let_off, again = _guilty(report, nodes, crowded, alike, measured)
     if guilty:
-        reasons = {node: reason_of(found, report.run_id, node=node) for node, found in guilty.items()}
+        reasons = {
+            node: reason_of(
+                found, report.run_id, node=node, kind="fabric" if any(f.check in measured for f in found) else None
+            )
+            for node, found in guilty.items()
+        }
         listed = "; ".join(f"{node}: {reason}" for node, reason in reasons.items())
         return _decision(report, "drain", listed, let_off, guilty=reasons, repeated=again)
     owned = [finding for finding in report.findings if _is_the_jobs(finding, uses)]
     if let_off:  # a group is slow for the node that was let off, too
-        owned = [finding for finding in owned if finding.check not in MEASURED]
+        owned = [finding for finding in owned if finding.check not in measured]
     if owned:
         held = nobody_guilty == "hold" and any(set(uses.get(f.check, ())) & {"plan", "measurements"} for f in owned)
         return _decision(report, "hold" if held else "warn", owner_text(owned), let_off)
@@ -90,7 +96,7 @@ def _decision(
 
 
 def _guilty(
-    report: Report, nodes: Sequence[str], crowded: frozenset[str], alike: int
+    report: Report, nodes: Sequence[str], crowded: frozenset[str], alike: int, measured: frozenset[str]
 ) -> tuple[dict[str, list[Finding]], list[str], tuple[str, ...]]:
     """The nodes to drain with what for; why other findings drain nobody; and the repeated evidence."""
     kept: dict[str, list[Finding]] = {}
@@ -107,7 +113,7 @@ def _guilty(
                 why = "it is no node of the job"
             elif finding.blames is not None and finding.blames.name in foreign:
                 why = "it is not about a GPU of the job"
-            elif finding.check in MEASURED:
+            elif finding.check in measured:
                 seen = repeated(finding, node, evidence)
                 why = _why_not_measured(node, lost, crowded, seen, partial=report.partial)
             if why:

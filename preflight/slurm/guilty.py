@@ -14,8 +14,10 @@ from preflight.slurm.reason import MEASURED
 ALIKE = 4  # DESIGN.md section 6: everything slow alike over four nodes or more is the environment
 # kinds of parts that may lie in one node; "switch": the NVSwitch of its own board; "link": between its own GPUs, or from one of them to its board
 IN_NODES = frozenset({"node", "gpu", "nic", "link", "switch"})
-# what a plan asks of a node, or an agent that doesn't answer: nobody's hardware
-NEVER = frozenset({"gpu_count", "gpu_per_rank", "group_uniform", "equal_workers", "ranks_match", "reachable"})
+# what a plan asks of a node, an agent that doesn't answer, what the subnet manager was told: nobody's hardware
+NEVER = frozenset(
+    {"gpu_count", "gpu_per_rank", "group_uniform", "equal_workers", "hca_addressing", "ranks_match", "reachable"}
+)
 # evidence of the part itself, which many others with the same don't excuse
 HARD = frozenset(
     {

@@ -150,17 +150,23 @@ def _forget(node: str, site: "Site") -> None:
 
 
 def is_well(report: "Report", node: "SlurmNode") -> bool:
-    """Whether the check that the reason names passes now, no check fails, nothing that is needed is unknown, and as many GPUs are seen as Slurm counts (pure)."""
-    from preflight.model import Verdict
-    from preflight.slurm.reason import check_of
+    """Whether each check that the reason names says of every part that it passes now, no check fails, nothing that is needed is unknown, and as many GPUs are seen as Slurm counts (pure).
 
+    The sick part may be the one of which a check now knows nothing, or warns, while the others pass.
+    """
+    from preflight.model import Verdict
+    from preflight.slurm.reason import checks_of
+
+    named, whole = checks_of(node.reason)
     bad = any(
-        finding.verdict is Verdict.FAIL or (finding.verdict is Verdict.UNKNOWN and finding.need == "required")
+        finding.verdict is Verdict.FAIL
+        or (finding.verdict is Verdict.UNKNOWN and (finding.need == "required" or not whole))
         for finding in report.findings
     )
-    cleared = {finding.check for finding in report.findings if finding.verdict is Verdict.PASS}
+    said = {name: {finding.verdict for finding in report.findings if finding.check == name} for name in named}
+    cleared = bool(said) and all(Verdict.PASS in each <= {Verdict.PASS, Verdict.SKIP} for each in said.values())
     seen = report.evidence.inventory.nodes[0].open_gpus if report.evidence.inventory else ()
-    return not bad and check_of(node.reason) in cleared and len(seen) == count_gpus(node.gres)
+    return not bad and cleared and len(seen) == count_gpus(node.gres)
 
 
 def count_gpus(gres: str | None) -> int:

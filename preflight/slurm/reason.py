@@ -34,6 +34,8 @@ SPELT = str.maketrans(
 )
 _OURS = re.compile(rf"{PREFIX}([a-z][a-z0-9_]{{0,63}})(?:[ :]|$)")
 _TAIL = re.compile(r"\[(?P<run>[A-Za-z0-9_.-]+), (?P<kind>local|fabric)\]$")
+_MORE = re.compile(r"; \+[0-9]+ more \(([a-z0-9_., ]+)\) \[")
+SAME_CHECK = "same check"
 _UUID = re.compile(r"\((GPU|MIG)-([0-9a-fA-F]{8})[0-9a-fA-F-]*\)")
 
 
@@ -71,6 +73,17 @@ def check_of(reason: str | None) -> str | None:
     """The check that a reason of ours names; None: it is not ours."""
     match = _OURS.match(reason or "")
     return match[1] if match else None
+
+
+def checks_of(reason: str | None) -> tuple[frozenset[str], bool]:
+    """All checks that a reason of ours names, and whether these are all that there were: a long list is cut. None of them, if it is not ours."""
+    first = check_of(reason)
+    match = _MORE.search(reason or "")
+    if first is None or match is None:
+        return frozenset({first} if first else ()), True
+    others = [name for name in match[1].split(", ") if name != SAME_CHECK]
+    whole = not match[1].endswith("..")
+    return frozenset({first, *(name for name in others if not name.endswith(".."))}), whole
 
 
 def kind_of(reason: str | None) -> Kind | None:
@@ -135,7 +148,7 @@ def _part(finding: Finding, node: str | None) -> str:
 
 def _others(worst: Finding, others: Sequence[Finding]) -> str:
     names = [name for name in dict.fromkeys(_name(finding.check) for finding in others) if name != _name(worst.check)]
-    return shortened(", ".join(names), 40) if names else "same check"
+    return shortened(", ".join(names), 40) if names else SAME_CHECK
 
 
 def _name(text: str) -> str:

@@ -101,11 +101,13 @@ class Results:
         return len(agreed) >= self.site.scan.repeats
 
     def _drain(self, node: str, reason: str, run_id: str, partition: str) -> bool:
+        """Whether the node is drained with a reason of ours: who resumes it has read it, and what was found before counts no more."""
         result = drain(self.slurm, [node], reason, self.site, partition=partition)
         self.say(result.text, "warning")
-        if node not in result.done:
+        if node not in {*result.done, *result.kept}:
             return False
-        self.drained.append(node)
+        if node in result.done:
+            self.drained.append(node)
         try:
             within("the history", lambda: self.history.note_drained(run_id, node))
         except PreflightError as error:

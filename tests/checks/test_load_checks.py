@@ -119,7 +119,7 @@ def test_a_higher_limit_than_the_default_passes():
 )
 def test_the_distance_to_the_slowdown_point_counts(facts, verdict, text):
     cool = Temperature(gpu_c=30, margin_c=57)
-    findings = judged(temperature.CHECK, node_with(Temperature(**facts), cool, field="temperature"))
+    findings = judged(temperature.CHECK, node_with(Temperature(**facts), cool, field="temperature", processes=()))
     finding = findings[0]
     assert finding.verdict is verdict
     assert text in finding.observed
@@ -137,6 +137,12 @@ def test_if_all_gpus_are_hot_the_cooling_of_the_node_is_named():
     finding = only(judged(temperature.CHECK, node_with(hot, hot, hot, hot, field="temperature")), Verdict.WARN)
     assert finding.subject == "node1"
     assert blamed(finding) == Part(kind="node", name="node1", confidence="likely")
+
+
+def test_a_hot_gpu_of_which_nobody_knows_whether_it_works_only_warns():
+    hot, cool = Temperature(gpu_c=86, margin_c=0), Temperature(gpu_c=30, margin_c=57)
+    only(judged(temperature.CHECK, node_with(hot, cool, field="temperature", processes=None)), Verdict.WARN)
+    only(judged(temperature.CHECK, node_with(hot, cool, field="temperature", processes=())), Verdict.FAIL)
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,15 @@ def with_finding(report, **more):
     return msgspec.structs.replace(report, answer="no-go", findings=(Finding(**{**told, **more}), *report.findings))
 
 
+def test_what_a_check_of_the_site_measured_is_held_against_no_node_that_others_use(healthy):
+    report, nodes = healthy
+    bad = with_finding(report, check="of_the_site", blames=Part(kind="node", name="n1"))
+    uses = {**USES, "of_the_site": ("plan", "measurements")}
+    decision = decide(bad, nodes, uses, crowded=frozenset({"n1"}))
+    assert (decision.guilty, "other jobs run there" in decision.let_off[0]) == ({}, True)
+    assert "seen once only" in decide(bad, nodes, uses).let_off[0]
+
+
 def gpu_of(report, node, index):
     found = next(each for each in report.evidence.inventory.nodes if each.name == node).gpus[index]
     return f"{node} GPU {index} ({found.uuid})"

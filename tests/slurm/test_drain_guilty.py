@@ -77,7 +77,7 @@ def test_a_mere_possibility_drains_nobody_and_neither_does_a_fail_that_blames_no
     assert guilty_nodes([blaming("node", "n1", confidence="possible"), nothing], FIVE) == {}
 
 
-@pytest.mark.parametrize("check", ["reachable", "gpu_count", "group_uniform", "gpu_per_rank"])
+@pytest.mark.parametrize("check", ["reachable", "hca_addressing", "gpu_count", "group_uniform", "gpu_per_rank"])
 def test_what_a_plan_asks_for_and_an_agent_that_is_silent_are_no_fault_of_the_node(check):
     assert guilty_nodes([blaming("node", "n1", check)], FIVE) == {}
 

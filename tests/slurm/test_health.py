@@ -2,13 +2,14 @@
 
 import contextlib
 
+import msgspec
 import pytest
 
 from preflight.model import Evidence, Finding, Inventory, Report, Verdict
 from preflight.model.finding import Part
 from preflight.slurm.health import count_gpus, is_well, may_resume
 from preflight.slurm.nodes import SlurmNode
-from preflight.slurm.reason import reason_of
+from preflight.slurm.reason import checks_of, reason_of
 from preflight.slurm.state import StateFolder
 from tests.builders import make_node
 from tests.nvml_library import build
@@ -87,6 +88,32 @@ def test_a_node_is_well_when_the_check_that_drained_it_passes():
 )
 def test_it_is_not_when_anything_fails_is_unknown_or_is_missing(said):
     assert not is_well(said, drained())
+
+
+@pytest.mark.parametrize("said", [("row_remap", Verdict.UNKNOWN, "advisory"), ("row_remap", Verdict.WARN, "required")])
+def test_a_check_that_passes_for_other_parts_says_nothing_of_the_sick_one(said):
+    """One GPU's rows can't be read any more, those of seven can."""
+    passing = report()
+    more = report(said).findings
+    assert not is_well(msgspec.structs.replace(passing, findings=(*passing.findings, *more)), drained())
+
+
+def test_a_node_that_was_drained_for_several_things_is_well_when_each_of_them_passes():
+    both = drained(reason_of([BAD, msgspec.structs.replace(BAD, check="temperature")], "r"))
+    assert not is_well(report(), both)
+    assert not is_well(report(("temperature", Verdict.UNKNOWN, "advisory")), both)
+    assert is_well(report(("temperature", Verdict.PASS, "advisory")), both)
+
+
+def test_where_the_reason_has_no_room_for_all_checks_nothing_may_be_unknown():
+    many = [msgspec.structs.replace(BAD, check=f"a_check_of_the_site_{number}") for number in range(5)]
+    node = drained(reason_of([BAD, *many], "r"))
+    named, whole = checks_of(node.reason)
+    assert not whole
+    said = report(*((name, Verdict.PASS, "required") for name in named))
+    assert is_well(said, node)
+    unknown = report(*((name, Verdict.PASS, "required") for name in named), ("xid", Verdict.UNKNOWN, "advisory"))
+    assert not is_well(unknown, node)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,22 @@
 """The reason of a drained node: short, plain, the same for the same findings, and readable in the twenty letters of `sinfo -R`."""
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from preflight.model import Finding, Part, Verdict
 from preflight.slurm.commands import plain
-from preflight.slurm.reason import MAX_LETTERS, MEASURED, check_of, is_ours, kind_of, readable, reason_of, run_of
+from preflight.slurm.reason import (
+    MAX_LETTERS,
+    MEASURED,
+    check_of,
+    checks_of,
+    is_ours,
+    kind_of,
+    readable,
+    reason_of,
+    run_of,
+)
 from preflight_checks import CHECKS
 
 UUID = "GPU-2222aaaa-0000-0000-0000-000000000002"
@@ -90,6 +100,7 @@ def test_a_reason_of_ours_whose_end_is_gone_is_cleared_by_nothing_local():
     assert kind_of("preflight:xid GPU 3: x") == "fabric"
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # of a busy machine
 @given(texts=st.lists(st.text(max_size=400), min_size=6, max_size=6), kinds=st.sampled_from(["gpu", "node", "nic"]))
 def test_whatever_the_texts_it_is_one_plain_short_line_that_can_be_read_back(texts, kinds):
     observed, expected, remedy, name, run, node = texts
@@ -103,6 +114,16 @@ def test_whatever_the_texts_it_is_one_plain_short_line_that_can_be_read_back(tex
     assert check_of(text) == "row_remap"
     assert kind_of(text) == "fabric"
     assert run_of(text)
+
+
+def test_all_checks_that_a_reason_names_are_read_back_and_whether_these_are_all():
+    others = [finding(check=name) for name in ("ecc_errors", "xid")]
+    assert checks_of(reason_of([finding()], "r")) == ({"row_remap"}, True)
+    assert checks_of(reason_of([finding(), finding(subject="n3 GPU 3")], "r")) == ({"row_remap"}, True)
+    assert checks_of(reason_of([finding(), *others], "r")) == ({"row_remap", "ecc_errors", "xid"}, True)
+    many = [finding(check=f"a_long_name_{letter}") for letter in "abcdef"]
+    assert not checks_of(reason_of([finding(), *many], "r"))[1]
+    assert checks_of("bad fan") == (frozenset(), True)
 
 
 def test_a_long_text_loses_its_expectation_first_and_keeps_what_to_do():

@@ -7,7 +7,9 @@ from preflight.config import Brake, ScanSite, Site, SlurmSite
 from preflight.fleet.history import History
 from preflight.model import Finding, Part, Report, Verdict
 from preflight.model.history import NodeVerdict
+from preflight.slurm import scan_results
 from preflight.slurm.commands import Slurm
+from preflight.slurm.drain import Drained
 from preflight.slurm.guilty import guilty_nodes
 from preflight.slurm.scan_metrics import scan_metrics
 from preflight.slurm.scan_results import Results
@@ -172,6 +174,18 @@ def test_a_slurm_that_does_not_answer_costs_the_drain_and_not_the_result(tmp_pat
     assert any("n3 not drained: no scontrol in" in line for line in lines)
     assert taking.drained == []
     assert not taking.history.verdicts("n3")[0].drained
+
+
+def test_a_node_that_is_drained_by_us_already_counts_as_drained_for_what_was_found_since(tmp_path, monkeypatch):
+    """Who resumes it has read the reason: nothing that was found before may drain it again."""
+    taking, _ = results(tmp_path, repeats=1)
+    told = {}
+    monkeypatch.setattr(scan_results, "drain", lambda _, names, *__, **___: Drained(kept=tuple(names), text="kept"))
+    monkeypatch.setattr(scan_results, "tell_agents", lambda verdicts, *_: told.update(verdicts) or {})
+    taking.take(report_of(NODES, ["n3"]), {}, "all")
+    assert told["n3"].drained
+    assert taking.history.verdicts("n3")[0].drained
+    assert taking.drained == []
 
 
 def test_metrics_are_what_a_collector_reads():
