@@ -88,7 +88,7 @@ def _runs(pid):
 def blamed(report, verdict=Verdict.FAIL):
     """(check, kind, name) of all that findings of this verdict blame; nothing else may be blamed at all."""
     parts = [(f, f.blames) for f in report.findings if f.blames and f.blames.kind not in OUR_OWN]
-    assert all(f.verdict is verdict for f, _ in parts), [(f.verdict, f.blames) for f, _ in parts]
+    assert all(f.verdict is verdict for f, _ in parts), table(report)
     return {(f.check, part.kind, part.name) for f, part in parts}
 
 
