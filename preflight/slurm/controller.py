@@ -20,6 +20,7 @@ from preflight.slurm.controller_record import MAX_STARTS, Decision, Record, Reco
 from preflight.slurm.directive import Directive, read_directive
 from preflight.slurm.job import SlurmJobContext, read_job
 from preflight.slurm.limits import EndedError, TimeIsUpError, allow, limited
+from preflight.slurm.logline import joined
 from preflight.slurm.prolog import acts
 from preflight.slurm.telling import Telling, lenient_textfile_dir
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 COMMAND = "slurm prolog-slurmctld"
 SET_UP_S = 10.0
 MORE_S = 60.0  # beyond the budget, for what Slurm and the log take: then we are stuck
+# what is decided about the job: a report may be a no-go for what drains nobody and holds nothing, such as a worker of ours that did not start
+ANSWER = {"start": "go", "unknown": "undecided", "warn": "no-go", "hold": "no-go", "drain": "no-go"}
 LEVEL = {"start": "info", "unknown": "warning", "warn": "warning", "hold": "error", "drain": "error"}
 
 
@@ -150,9 +153,9 @@ class _Case:
             ConfigError
         ) as error:  # the job's own plan may not fit it: that is told to its owner, who alone can mend it
             own = self.directive.plan is not None or self.directive.degrees
-            return Decision(course="warn" if own else "unknown", text=" ".join(str(error).split()))
+            return Decision(course="warn" if own else "unknown", text=joined(str(error)))
         except PreflightError as error:
-            return _unknown(str(error))
+            return _unknown(joined(str(error)))
         except Exception as error:  # noqa: BLE001 - a mistake of ours lets the job start, and is told
             return _unknown(f"{type(error).__name__}: {error}")
         if self.report is not None:
@@ -173,7 +176,7 @@ class _Case:
 
         text = f"{summary(decision, self.job.nodes or (), outcome.text)}. {outcome.text}"
         if self.report is not None:
-            self.telling.result(self.report, text, drain=outcome.drain)
+            self.telling.result(self.report, text, drain=outcome.drain, answer=ANSWER[decision.course])
         elif decision.course in {"unknown", "warn"}:
             self.telling.fault(text)
         else:

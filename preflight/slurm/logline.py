@@ -34,6 +34,11 @@ def _stamp() -> str:
     return time.strftime("[%Y-%m-%dT%H:%M:%S] ") if in_a_file else ""
 
 
+def joined(text: str) -> str:
+    """An error's lines as one: what is wrong; what mends it."""
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
 def one_line(text: str) -> str:
     """Printable ASCII on one line, at most MAX_LINE letters: a user's text steers neither a terminal nor a log."""
     plain = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in " ".join(text.split()))

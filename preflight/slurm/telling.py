@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from preflight.slurm.logline import one_line, say
+from preflight.slurm.logline import joined, one_line, say
 from preflight.slurm.textfile import metrics_text, write_metrics
 
 if TYPE_CHECKING:
@@ -42,13 +42,14 @@ class Telling:
     def fault(self, text: str) -> None:
         """A fault of ours or of the set-up: nothing was decided about the node. One UNKNOWN among the metrics."""
         self._metrics("undecided", {(self.command.replace(" ", "_").replace("-", "_"), "UNKNOWN"): 1}, None)
-        self.note(f"undecided, the node was not judged: {text}", "warning")
+        self.note(f"undecided, the node was not judged: {joined(text)}", "warning")
 
-    def result(self, report: "Report", text: str, *, drain: str | None = None) -> None:
-        """What came out, in metrics and a log line that ends with the text. `drain`: what became of the drain (textfile.DRAINS), None: none was asked for."""
+    def result(self, report: "Report", text: str, *, drain: str | None = None, answer: str | None = None) -> None:
+        """What came out, in metrics and a log line that ends with the text. `drain`: what became of the drain (textfile.DRAINS), None: none was asked for. `answer`: what was decided, None: the report's own."""
+        answer = answer or report.answer
         counts = Counter((finding.check, finding.verdict.value) for finding in report.findings)
-        self._metrics(report.answer, counts, drain)
-        self.note(f"{report.answer} in {self.spent_s:.2f} s; {text}", LEVEL[report.answer])
+        self._metrics(answer, counts, drain)
+        self.note(f"{answer} in {self.spent_s:.2f} s; {text}", LEVEL[answer])
 
     def keep(self, report: "Report", state_dir: str) -> None:
         """The report in the state folder, among the newest of its kind. Raises WorldError: the folder can't be used."""

@@ -1,20 +1,24 @@
 """The controller prolog without a Slurm: whatever happens, the job starts."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from preflight.model import Evidence, Report
 from preflight.slurm.commands import Slurm
-from preflight.slurm.controller import run_controller
-from preflight.slurm.controller_record import MAX_STARTS, REQUEUE, Record, Records
+from preflight.slurm.controller import ANSWER, run_controller
+from preflight.slurm.controller_record import MAX_STARTS, REQUEUE, Course, Record, Records
 from preflight.slurm.controller_run import time_out_s
+from preflight.slurm.telling import Telling
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_RESTART_COUNT": "0", "SLURM_JOB_NODELIST": "n[1-4]", "SLURM_JOB_UID": "1000"}
 
@@ -84,6 +88,18 @@ def test_another_start_of_the_same_is_waited_for_and_not_for_ever(site, capfd):
     with Records(str(site.parent / "state")) as records, records.alone(7, 0, 0):
         assert run_controller(JOB, config=str(site)) == 0
     assert "another start of it does not come to an end" in capfd.readouterr().err
+
+
+# a worker of ours that does not start is a FAIL of the report, and nothing is decided by it
+@pytest.mark.parametrize("course", get_args(Course))
+def test_the_log_line_and_the_metrics_begin_with_what_was_decided(tmp_path, capsys, course):
+    report = Report(
+        run_id="r", command="x", evidence=Evidence(), started_at_s=1, duration_s=1, answer="no-go", findings=()
+    )
+    Telling("slurm prolog-slurmctld", "c1", textfile_dir=str(tmp_path)).result(report, "text", answer=ANSWER[course])
+    assert f" on c1: {ANSWER[course]} in " in capsys.readouterr().err
+    (metrics,) = tmp_path.glob("*.prom")
+    assert re.search(rf'preflight_run_answer{{answer="{ANSWER[course]}".*}} 1.0', metrics.read_text())
 
 
 @pytest.mark.parametrize("text", ["", "[slurm]\nenforce = 1\n", "no toml", "[slurm]\nwhen = 'sometimes'\n"])

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from preflight.errors import ConfigError
 from preflight.model import Evidence, Finding, Report, Verdict
 from preflight.report import prometheus
 from preflight.slurm.files import PARTIAL
-from preflight.slurm.logline import MAX_LINE, one_line, say
+from preflight.slurm.logline import MAX_LINE, joined, one_line, say
 from preflight.slurm.textfile import DRAINS, VERDICTS, metrics_text, write_metrics
 from tests.slurm import prologs
 
@@ -108,6 +109,12 @@ def test_the_line_goes_to_the_system_s_log_and_to_stderr(tmp_path, capsys):
         say("n1: bad\nthing", "error", log_socket=str(tmp_path / "log"))
         assert re.fullmatch(r"<27>preflight\[\d+\]: n1: bad thing", log.recv(2000).decode())
     assert capsys.readouterr().err == "preflight: n1: bad thing\n"
+
+
+def test_what_mends_a_fault_is_told_apart_from_what_is_wrong():
+    error = ConfigError("preflight.toml", "unknown", key="slurm.enfroce", remedy="did you mean enforce?")
+    assert joined(str(error)) == "preflight.toml: slurm.enfroce: unknown; did you mean enforce?"
+    assert joined("") == ""
 
 
 def test_a_line_in_a_file_carries_the_time_as_slurm_s_own_logs_have_it(tmp_path, monkeypatch):
