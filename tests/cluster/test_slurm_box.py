@@ -11,6 +11,17 @@ from tests.cluster.box import sh
 from tests.cluster.slurm import NEEDS, slurm_cluster
 from tests.plan.launchers.slurm_box import processes
 
+# what would change what Python, the loader, a shell or preflight does
+OF_THE_USER = ("LD_PRELOAD", "LD_AUDIT", "PYTHONPATH", "PYTHONSTARTUP", "BASH_ENV", "ENV", "IFS", "SLURM_CONF")
+OF_THE_USER += (
+    "PREFLIGHT_CONFIG",
+    "PREFLIGHT_SLURM_PROLOG_ROOT",
+    "PREFLIGHT_SLURM_PROLOG_TEXTFILE_DIR",
+    "SPANK_X",
+    "SLURM_JOB_COMMENT",
+    "SLURMD_NODENAME",
+)
+
 pytestmark = [*NEEDS, pytest.mark.soak]
 
 
@@ -49,9 +60,13 @@ def test_nothing_is_left_of_a_cluster_that_did_not_start(monkeypatch):
 def test_programs_of_slurm_see_what_is_written_down_about_them():
     dump = '/bin/sh -c \'/usr/bin/tr "\\\\0" "\\\\n" </proc/self/environ >{cluster}/env-$SLURM_SCRIPT_CONTEXT-$SLURMD_NODENAME\''
     with slurm_cluster(prolog=dump, prolog_slurmctld=dump, health=dump) as cluster:
-        job = cluster.sbatch("-N2", "--gres=gpu:4", "--comment=preflight: on, tp=8", "-J", "a name")
+        hostile = ",".join(f"{name}=/of/the/user" for name in OF_THE_USER)
+        job = cluster.sbatch(
+            "-N2", "--gres=gpu:4", "--comment=preflight: on, tp=8", "-J", "a name", f"--export=ALL,{hostile}"
+        )
         cluster.wait_for_job(job, "COMPLETED")
         files = {path.name: path.read_text() for path in cluster.folder.glob("env-*")}
+    assert not [text for text in files.values() if "/of/the/user" in text]  # nothing of his reaches root
     seen = {name: dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE)) for name, text in files.items()}
     for name in ("n1", "n2"):
         prolog = seen[f"env-prolog_slurmd-{name}"]
