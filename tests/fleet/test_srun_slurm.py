@@ -66,11 +66,21 @@ def test_the_first_lines_of_a_batch_script(cluster):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("method", "order"), [("cyclic", "1 2 1 2"), ("block", "1 1 2 2"), (None, "1 1 2 2")])
-def test_a_step_with_a_task_for_each_rank_is_placed_as_it_was_dealt(cluster, method, order):
-    plan, name = write_plan(cluster, 2, per_node=2, tp=2), f"dealt-{method}"
-    deal = f"--distribution={method}" if method else ""
-    step = f"srun {deal} preflight run {plan} --budget 120s"
+@pytest.mark.parametrize(
+    ("flags", "order"),
+    [
+        ("--distribution=cyclic", "1 2 1 2"),
+        ("--distribution=block", "1 1 2 2"),
+        ("", "1 1 2 2"),
+        ("--ntasks=2 --ntasks-per-node=1", "1 1 2 2"),  # which Slurm calls cyclic
+    ],
+    ids=["cyclic", "block", "default", "one-each"],
+)
+def test_the_job_is_placed_as_a_step_with_a_task_for_each_rank_was_dealt_and_else_by_default(
+    cluster, request, flags, order
+):
+    plan, name = write_plan(cluster, 2, per_node=2, tp=2), f"dealt-{request.node.callspec.id}"
+    step = f"srun {flags} preflight run {plan} --budget 120s"
     said = batch(cluster, f"{step} --out {cluster.folder / name} >/dev/null", nodes=2)
     placement = report_of(cluster, name).evidence.plan.placement
     assert " ".join(placement.nodes[node][1:] for node in placement.node_ranks) == order, said
