@@ -6,7 +6,7 @@ Failures are no rates: a worker or an agent may have been the reason.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from preflight.model.ends import ends_of
@@ -18,15 +18,18 @@ from preflight.model.measurement import Measurement, median
 SLOWER = 0.08  # as in controller_evidence.py: healthy clusters stay within 4 %
 FASTER = 0.15  # than with the nodes of its leaf: then it is no part of the node that holds it back
 TIMES = 2
+MANY = 4  # nodes from which on half of them are a kind of their own
 MOST_PORTS = 128  # of one leaf switch (SN5600: 128 of 400 Gbit/s)
 OF_NODES = frozenset({"node", "gpu", "nic", "link"})
 COPIES = frozenset({"host_to_device", "device_to_host"})
 
 
 class Alibis:
-    """Of the nodes of one run. `accused`: all nodes that its pairs speak against, which are no measure of one another. `findings`: all of the run."""
+    """Of the nodes of one run. `accused`: of each check, all nodes that it speaks against, which are no measure of one another. `findings`: all of the run."""
 
-    def __init__(self, evidence: Evidence, accused: AbstractSet[str], findings: Iterable[Finding]) -> None:
+    def __init__(
+        self, evidence: Evidence, accused: Mapping[str, AbstractSet[str]], findings: Iterable[Finding]
+    ) -> None:
         assert evidence.plan is not None
         self.unsettled = next((f for f in findings if _is_of_the_network(f)), None)
         self.measurements = evidence.measurements or ()
@@ -38,7 +41,8 @@ class Alibis:
             above[0] for above in ((evidence.topology and evidence.topology.switches) or {}).values() if above
         )
         self.no_leaves = {leaf for leaf, number in on_leaf.items() if number > MOST_PORTS}
-        self.accused = accused
+        self.accused = accused.get("slow_part", frozenset())
+        self.slow_alone = accused.get("gpu_speed", frozenset())
         self.by_node: dict[str, list[tuple[int, int, float]]] = {}
         self.inside: dict[str, list[tuple[int, int, float]]] = {}
         for m in self.measurements:
@@ -47,7 +51,7 @@ class Alibis:
     def of(self, finding: Finding, node: str) -> str:
         """Why this finding is not enough to drain the node; empty: it is."""
         if finding.check == "gpu_speed":
-            return self._of_copies(finding)
+            return self._of_company(finding) or self._of_copies(finding)
         if finding.check != "slow_part" or finding.blames is None or finding.blames.kind == "link":
             return ""
         ranks = self._ranks(finding, node)
@@ -67,6 +71,14 @@ class Alibis:
             return
         self.by_node.setdefault(self.node_of[a], []).append((a, b, rate))
         self.by_node.setdefault(self.node_of[b], []).append((b, a, rate))
+
+    def _of_company(self, finding: Finding) -> str:
+        """Half of the nodes are slower than the other half: then two kinds of nodes are there, and neither is the measure."""
+        number, many = len(self.leaf_of), len(self.slow_alone)
+        whole = finding.blames is not None and finding.blames.kind == "node"
+        if 2 * many < number or not (whole or number >= MANY):
+            return ""
+        return f"{many} of {number} nodes are as slow, so that it is no measure which of them are well"
 
     def _of_copies(self, finding: Finding) -> str:
         """A slow slot or link is a fact of its own (pcie_link)."""

@@ -70,8 +70,11 @@ def _without_alibi(
         return {node: tuple(mine) for node, mine in accused.items()}
     from preflight.slurm.alibi import Alibis
 
-    slow = {node for node, mine in accused.items() if any(finding.check == "slow_part" for finding in mine)}
-    alibis = Alibis(evidence, slow, findings)
+    of_check = {
+        check: {node for node, mine in accused.items() if check in {finding.check for finding in mine}}
+        for check in checks
+    }
+    alibis = Alibis(evidence, of_check, findings)
     told = {(node, i): alibis.of(finding, node) for node, mine in accused.items() for i, finding in enumerate(mine)}
     let_off += [f"{node} is not drained for {accused[node][i].check}: {why}" for (node, i), why in told.items() if why]
     return {node: tuple(f for i, f in enumerate(mine) if not told[node, i]) for node, mine in accused.items()}

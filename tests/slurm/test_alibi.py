@@ -93,9 +93,9 @@ def told(findings, *, pairs, leaves=("a",) * 4, topology=None):
     return set(guilty_nodes(findings, evidence, let_off=let_off)), "; ".join(let_off)
 
 
-def against(node, kind="node", verdict=Verdict.FAIL):
+def against(node, kind="node", verdict=Verdict.FAIL, check="slow_part"):
     part = Part(kind=kind, name=node)
-    return Finding(check="slow_part", subject=node, verdict=verdict, observed="slow", remedy="look", blames=part)
+    return Finding(check=check, subject=node, verdict=verdict, observed="slow", remedy="look", blames=part)
 
 
 ALL = [(a, b) for a in range(4) for b in range(a + 1, 4)]
@@ -131,3 +131,12 @@ def test_a_leaf_of_more_nodes_than_a_switch_has_ports_is_none():
     guilty, why = told([against("n1")], pairs=SLOW_N1, topology=whole)
     assert guilty == set()
     assert "more nodes by the topology file than a switch has ports" in why
+
+
+@pytest.mark.parametrize("kind", ["node", "gpu"])
+def test_where_half_of_the_nodes_compute_slower_they_are_a_kind_of_their_own(kind):
+    one, two = (against(node if kind == "node" else f"{node} GPU 0", kind, check="gpu_speed") for node in ("n1", "n2"))
+    assert told([one], pairs=SLOW_N1) == ({"n1"}, "")
+    guilty, why = told([one, two], pairs=SLOW_N1)
+    assert guilty == set()
+    assert "2 of 4 nodes are as slow" in why
