@@ -41,7 +41,8 @@ def run_and_keep(
         options, for_all, interruptions, job=job_for_all(job, len(agents)), budget_s=first_s, agents=agents, **where
     )
     kept = choose(standings_of(every), wanted, block=block_of(job))
-    _tell(options, kept_text(kept))
+    if not every.partial:
+        _tell(options, kept_text(kept))
     if options.keep_dir is not None:
         _write_choice(options.keep_dir, kept, every)
     if not kept.enough or every.partial:
@@ -80,7 +81,9 @@ def _write_choice(folder: Path, kept: "Kept", every: "Report") -> None:
     from preflight.formats import write_atomically
     from preflight.model import to_json
 
-    write_atomically(folder / "nodes.txt", "".join(f"{name}\n" for name in kept.nodes if kept.enough))
+    write_atomically(
+        folder / "nodes.txt", "".join(f"{name}\n" for name in kept.nodes if kept.enough and not every.partial)
+    )
     write_atomically(folder / "exclude.txt", "".join(f"{name}\n" for name in kept.left_out))
     write_atomically(folder / "all-nodes.json", to_json(every))
 

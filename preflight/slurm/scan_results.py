@@ -9,7 +9,7 @@ import msgspec
 from preflight.config import Site
 from preflight.errors import PreflightError
 from preflight.model import Report
-from preflight.model.finding import Verdict
+from preflight.model.finding import Finding, Verdict
 from preflight.model.history import NodeVerdict
 from preflight.slurm.commands import Slurm
 from preflight.slurm.drain import drain
@@ -42,11 +42,7 @@ class Results:
         """
         if cut:
             report = msgspec.structs.replace(report, partial=True)
-        alike = self.site.brake.alike
-        let_off: list[str] = []
-        guilty = {} if report.partial else guilty_nodes(report.findings, report.evidence, alike=alike, let_off=let_off)
-        for text in dict.fromkeys(let_off):
-            self.say(text, "warning")
+        guilty = {} if report.partial else self._guilty(report)
         reasons = {node: reason_of(findings, report.run_id, node=node) for node, findings in guilty.items()}
         verdicts = verdicts_of(report, guilty, self.sweep, reasons)
         self.verdicts.update({verdict.node: verdict for verdict in verdicts})
@@ -65,6 +61,20 @@ class Results:
         if failed:
             first = next(iter(failed))
             self.say(f"{len(failed)} of {len(told)} agents did not take the verdict; {first}: {failed[first]}", "info")
+
+    def _guilty(self, report: Report) -> dict[str, tuple[Finding, ...]]:
+        """The nodes to suspect; nobody where the judging breaks, which is said."""
+        let_off: list[str] = []
+        try:
+            guilty = guilty_nodes(report.findings, report.evidence, alike=self.site.brake.alike, let_off=let_off)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours accuses nobody, and costs the sweep no other report
+            self.say(
+                f"run {report.run_id}: who is to blame could not be told: {type(error).__name__}: {error}", "warning"
+            )
+            return {}
+        for text in dict.fromkeys(let_off):
+            self.say(text, "warning")
+        return guilty
 
     def _keep(self, report: Report, verdicts: Sequence[NodeVerdict]) -> bool:
         from preflight.plan.fingerprint import fingerprint

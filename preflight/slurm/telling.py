@@ -42,7 +42,7 @@ class Telling:
     def fault(self, text: str) -> None:
         """A fault of ours or of the set-up: nothing was decided about the node. One UNKNOWN among the metrics."""
         self._metrics("undecided", {(self.command.replace(" ", "_").replace("-", "_"), "UNKNOWN"): 1}, None)
-        self.note(f"undecided, the node was not judged: {joined(text)}", "warning")
+        self.note(f"undecided, nothing was decided: {joined(text)}", "warning")
 
     def result(self, report: "Report", text: str, *, drain: str | None = None, answer: str | None = None) -> None:
         """What came out, in metrics and a log line that ends with the text. `drain`: what became of the drain (textfile.DRAINS), None: none was asked for. `answer`: what was decided, None: the report's own."""

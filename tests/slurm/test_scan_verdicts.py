@@ -209,3 +209,15 @@ def test_metrics_are_what_a_collector_reads():
     assert told["preflight_scan_nodes", "FAIL"] == 1
     nothing = scan_metrics(ended_s=1, duration_s=1, coverage=None, jobs={}, last=[], drained=0, failed=True)
     assert "coverage" not in nothing
+
+
+def test_a_mistake_of_ours_in_the_judging_accuses_nobody_and_costs_no_figure(tmp_path, monkeypatch):
+    def breaks(*_, **__):
+        raise KeyError("n9")
+
+    monkeypatch.setattr("preflight.slurm.scan_results.guilty_nodes", breaks)
+    taking, lines = results(tmp_path, repeats=1)
+    taking.take(report_of(NODES, ["n3"]), {}, "all")
+    assert any("who is to blame could not be told: KeyError" in line for line in lines)
+    assert taking.drained == []
+    assert len(taking.history.covered()) == 6
