@@ -46,7 +46,7 @@ def only_printable(text):
 
 
 @given(data=st.data(), cpu=st.sampled_from([False, False, False, True]))
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_node_breaks_a_check_and_every_verdict_has_its_reason(data, cpu):
     nodes = data.draw(nodes_like(machines()))
     before = data.draw(st.none() | nodes_like(machines()))

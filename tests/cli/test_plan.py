@@ -152,7 +152,7 @@ def test_nothing_that_measures_is_imported():
 
 # --- fuzzing: any content gives an answer or a refusal, never another exception ---
 
-fuzz = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fuzz = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def outcome(tmp_path, capsys, content: bytes) -> int:

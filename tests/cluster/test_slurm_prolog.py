@@ -107,6 +107,7 @@ def test_a_fault_of_the_set_up_lets_the_job_start_and_drains_nothing(cluster, wh
     assert unknowns(cluster, "n1") == 0
 
 
+@pytest.mark.soak
 def test_four_sick_nodes_at_the_same_moment_lose_no_more_than_the_brake_allows_and_the_job_runs(cluster):
     for name in cluster.nodes:
         cluster.set_gpus(name, "sick")

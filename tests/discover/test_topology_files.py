@@ -2,7 +2,6 @@
 
 import json
 import textwrap
-import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -168,10 +167,9 @@ HELD = {"capacity_blocks": {"b": {"nodes": ["n[0-99999]"]}}, "switches": {"s": {
     ],
     ids=["tree", "blocks", "table", "yaml", "topograph", "blocks of a switch", "chain"],
 )
+@pytest.mark.timeout(60)  # what is not refused takes minutes, and all memory
 def test_a_few_lines_that_stand_for_more_than_any_cluster_are_refused_in_seconds(read, text, message):
-    began = time.perf_counter()
     assert message in refusal(read, text)
-    assert time.perf_counter() - began < 10
 
 
 def test_a_flat_topology_tells_nothing(read):

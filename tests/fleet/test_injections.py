@@ -11,9 +11,9 @@ pytestmark = [pytest.mark.fabric, pytest.mark.timeout(300)]
 
 # what test_survival doesn't do
 ONE_OF_EACH = [
-    Injection("worker", "pause", "early", 2, 1.0),
+    pytest.param(Injection("worker", "pause", "early", 2, 1.0), marks=pytest.mark.soak),
     Injection("agent", "stop", "middle", 1, 2.0),
-    Injection("store", "stop", "early", 0, 1.2),
+    pytest.param(Injection("store", "stop", "early", 0, 1.2), marks=pytest.mark.soak),
     Injection("coordinator", "full disk", "early", 0, 0.1),
 ]
 

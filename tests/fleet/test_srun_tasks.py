@@ -43,6 +43,7 @@ def test_wrong_usage_is_told_once(socket, tmp_path):
         assert tasks.said().count("give at least 30s") == 1
 
 
+@pytest.mark.soak
 def test_where_no_munged_answers_it_is_said_and_nobody_waits(tmp_path):
     with Tasks(tmp_path, per_node=2, socket=str(tmp_path / "nowhere")) as tasks:
         assert tasks.wait(60) == {(0, 0): 3, (0, 1): 0, (1, 0): 0, (1, 1): 0}

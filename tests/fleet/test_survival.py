@@ -35,7 +35,7 @@ def test_a_healthy_run_goes_and_leaves_nothing_behind(run):
     run.gone()
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.soak)])
 def test_a_worker_stopped_or_killed_in_the_middle_is_named_and_costs_only_its_own(run, number):
     worker = run.find("pf-rank-3")
     run.until_busy(worker)
@@ -78,6 +78,7 @@ def test_an_agent_stopped_or_killed_costs_its_node_and_is_named(run, number):
     run.gone()
 
 
+@pytest.mark.soak
 def test_a_zygote_that_is_stopped_does_not_hang_the_run(run):
     run.until_busy(run.find("pf-rank-3"))
     os.kill(run.find("pf-zygote"), signal.SIGSTOP)
@@ -131,7 +132,7 @@ def test_a_coordinator_that_is_killed_leaves_no_process_behind(run):
     run.gone()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.soak), signal.SIGTERM])
 def test_an_interrupted_run_reports_what_it_has_and_says_that_it_is_partial(run, number):
     run.until_busy(run.find("pf-rank-3"))
     os.kill(run.process.pid, number)
@@ -144,6 +145,7 @@ def test_an_interrupted_run_reports_what_it_has_and_says_that_it_is_partial(run,
     run.gone()
 
 
+@pytest.mark.soak
 def test_ctrl_c_again_and_again_still_gives_the_partial_report(run):
     run.until_busy(run.find("pf-rank-3"))
     os.kill(run.process.pid, signal.SIGINT)
@@ -177,6 +179,7 @@ def test_a_coordinator_that_was_stopped_for_a_while_blames_nobody(tmp_path):
         run.kill_all()
 
 
+@pytest.mark.soak
 def test_a_variable_that_is_no_utf8_costs_no_report(tmp_path, monkeypatch):
     monkeypatch.setitem(os.environb, b"NCCL_TEST", b"\xff")
     run = Run(tmp_path, "--local", "1x2", nodes=1, per_node=2)

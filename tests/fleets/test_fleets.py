@@ -18,7 +18,7 @@ def stories(outcomes):
 
 def test_in_fleets_with_faults_what_is_named_is_right():
     """One fault of a few dozen is 2 to 3 %, hence the allowance; nothing is allowed for blaming what is healthy."""
-    outcomes = outcomes_of("faults", 16)
+    outcomes = outcomes_of("faults", 10)
     tally = Tally(outcome.score for outcome in outcomes)
     assert tally.innocents == 0, stories(outcomes)
     assert tally.wrong_member_share <= MAX_WRONG_MEMBERS, stories(outcomes)
@@ -27,11 +27,11 @@ def test_in_fleets_with_faults_what_is_named_is_right():
 
 @pytest.mark.parametrize("family", ["shallow", "healthy", "busy", "collisions"])
 def test_in_quiet_fleets_nothing_is_blamed(family):
-    outcomes = outcomes_of(family, 6)
+    outcomes = outcomes_of(family, 3)
     assert Tally(outcome.score for outcome in outcomes).blamed == 0, stories(outcomes)
 
 
 @pytest.mark.parametrize("family", ["tails", "wrong map"])
 def test_under_fat_tails_and_a_wrong_map_no_healthy_part_is_blamed_in_these_fleets(family):
-    outcomes = outcomes_of(family, 3)
+    outcomes = outcomes_of(family, 2)
     assert Tally(outcome.score for outcome in outcomes).innocents == 0, stories(outcomes)

@@ -12,7 +12,7 @@ from preflight.model.hostlist import MAX_SLURM_RANGE, fold, fold_for_slurm, natu
 
 pytestmark = pytest.mark.debian("slurm-wlm", "scontrol")
 
-few = settings(max_examples=60, derandomize=True, deadline=None, database=None)
+few = settings(max_examples=30, derandomize=True, deadline=None, database=None)
 many = settings(max_examples=3000, deadline=None)
 
 
