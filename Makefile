@@ -5,6 +5,9 @@
 #                      (all three are remembered; `make clean` forgets them)
 #   STRICT=1           make test: what can't be run here (GPU aside) is a failure, not an omission
 
+# tests start thousands of commands: each would compile all it imports
+unexport PYTHONDONTWRITEBYTECODE
+
 RUN = .venv/bin/python -m
 TESTS = $(RUN) pytest $(if $(STRICT),--no-omissions)
 
