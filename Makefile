@@ -4,12 +4,13 @@
 #   TORCH_INDEX=URL    take torch from this package index
 #                      (all three are remembered; `make clean` forgets them)
 #   STRICT=1           make test: what can't be run here (GPU aside) is a failure, not an omission
+#   CHECKED=1          make test: after `make check`, which ran the tests of the architecture
 
 # tests start thousands of commands: each would compile all it imports
 unexport PYTHONDONTWRITEBYTECODE
 
 RUN = .venv/bin/python -m
-TESTS = $(RUN) pytest $(if $(STRICT),--no-omissions)
+TESTS = $(RUN) pytest $(if $(STRICT),--no-omissions) $(if $(CHECKED),--ignore=tests/test_architecture.py)
 
 .PHONY: help setup demo test check format soak bench bundle clean
 

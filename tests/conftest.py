@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 HERE = Path(__file__).parent
 PACKAGES = HERE / "debian-packages.txt"  # .ci/run installs these
@@ -37,6 +38,10 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.stash[OMITTED] = {}
+    # the default suite takes minutes; `make soak` tries hypothesis' own number of examples
+    settings.register_profile("default suite", max_examples=25)
+    if "soak" not in config.option.markexpr:
+        settings.load_profile("default suite")
 
 
 @pytest.hookimpl(tryfirst=True)  # before the plug-in for several workers, which reads the groups

@@ -35,7 +35,7 @@ def test_help_imports_click_and_the_command_table_and_nothing_else():
     modules = modules_after("--help")
     assert top(modules) - sys.stdlib_module_names == {"click", "preflight"}
     ours = {name for name in modules if name.startswith("preflight")}
-    assert ours == {"preflight", "preflight.cli", "preflight.cli.main", "preflight.errors"}
+    assert ours == {"preflight", "preflight.cli", "preflight.cli.lazy", "preflight.cli.main", "preflight.errors"}
     assert "asyncio" not in modules
 
 

@@ -333,7 +333,7 @@ def test_a_fault_in_a_table_is_said_with_its_line(read, text, message):
     assert message in refusal(read, text)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.one_of(
         st.binary(max_size=80),

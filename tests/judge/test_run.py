@@ -150,7 +150,7 @@ verdicts = st.sampled_from(list(Verdict))
 
 
 @given(st.lists(st.tuples(verdicts, st.sampled_from(["required", "advisory"]))))
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_go_always_means_evidence_was_seen_and_nothing_required_is_missing(drawn):
     findings = [finding(verdict=verdict, need=need) for verdict, need in drawn]
     if answer_of(findings) == "go":

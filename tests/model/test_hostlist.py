@@ -29,7 +29,7 @@ def test_names_are_folded(names, folded):
 @given(
     st.sets(st.from_regex(r"[a-c]{1,2}(0[0-9]|[1-9][0-9]{0,2})?(-ib|\.site)?", fullmatch=True), min_size=1, max_size=30)
 )
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_unfolding_gives_the_same_names(names):
     unfolded = unfold(fold(names))
     assert set(unfolded) == names

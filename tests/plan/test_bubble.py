@@ -82,7 +82,7 @@ def test_without_a_pipeline_nothing_idles_and_one_micro_batch_is_held():
         assert in_flight(schedule, p=1, m=4) == 1
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     schedule=st.sampled_from(["gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zbv", "dualpipe"]),
     half=st.integers(1, 32),

@@ -24,7 +24,7 @@ def by_coordinates(sizes: list[int], along: list[str]) -> list[tuple[int, ...]]:
     return sorted(tuple(ranks) for ranks in groups.values())
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     sizes=st.lists(st.sampled_from([1, 2, 3, 4, 5, 8, 16]), min_size=1, max_size=5).filter(
         lambda s: math.prod(s) < 3000

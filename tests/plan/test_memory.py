@@ -197,7 +197,7 @@ def test_without_a_vocabulary_the_loss_is_unknown_and_so_is_the_whole():
     assert estimate_memory(job, make_degrees(**REFERENCE), 32) is None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     shape=st.sampled_from(sorted(SHAPES)),
     framework=st.sampled_from(["megatron", "torchtitan", "deepspeed", "fsdp"]),

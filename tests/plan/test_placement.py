@@ -95,7 +95,7 @@ LAUNCHES = st.one_of(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(launch=LAUNCHES, counts=st.lists(st.integers(1, 6), min_size=1, max_size=12))
 def test_every_rank_is_placed_once_and_every_node_gets_its_count(launch, counts):
     names = [f"n{i}" for i in range(len(counts))]

@@ -105,7 +105,7 @@ def test_kinds():
     ] == [*("P2P", "SHM", "NET", "other", "other")]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(st.lists(st.one_of(st.sampled_from(ALL), st.text(max_size=80)), max_size=30), st.integers(0, 400), st.data())
 def test_nothing_that_is_written_breaks_it_or_grows_without_limit(lines, cut, data):
     text = "\n".join(lines)

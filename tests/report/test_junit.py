@@ -68,7 +68,7 @@ def test_a_simulated_run_says_so():
 
 
 @given(st.text(), st.text(), st.sampled_from(list(Verdict)))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_any_text_gives_well_formed_xml(subject, observed, verdict):
     suite = ET.fromstring(
         junit_text(make_report(finding(verdict, subject=subject, observed=observed, remedy=observed)))

@@ -147,7 +147,7 @@ WORDS = [
 ]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=70, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.one_of(
         st.binary(max_size=300),
@@ -166,7 +166,7 @@ def test_random_text_is_a_node_or_a_message(tmp_path, content):
     assert to_json(node)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=70, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(names()), st.integers(0, 4000), st.text(ALPHABET, max_size=12))
 def test_a_table_with_a_scratch_is_a_node_or_a_message(tmp_path, name, at, scratch):
     text = render(load(name))

@@ -40,7 +40,7 @@ def jobs(draw):
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(jobs())
 def test_what_arithmetic_says_is_what_the_layout_has(job):
     hardware = job.hardware

@@ -195,13 +195,13 @@ def test_text_that_is_no_log_gives_nothing():
         assert runs(text) == []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.text(max_size=300))
 def test_no_text_breaks_the_reader(text):
     runs(text)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 3000), st.integers(0, 300), st.text(max_size=20))
 def test_a_log_that_was_damaged_never_gives_a_rate_that_is_not_in_it(start, length, junk):
     text = log(PAIR, RATES, program="all_reduce")

@@ -47,7 +47,7 @@ def test_two_sides_meet_wholly_in_as_many_rounds_as_the_larger_has(left, right):
     assert crossing_round(left, right, max(left, right)) == []
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(leaves=LEAVES, told=st.booleans(), seed=SEEDS, data=st.data())
 def test_every_pair_of_like_slots_is_met_exactly_once_whatever_the_nodes_have(leaves, told, seed, data):
     gpus = data.draw(st.lists(st.integers(1, 3), min_size=sum(leaves), max_size=sum(leaves)))
@@ -59,7 +59,7 @@ def test_every_pair_of_like_slots_is_met_exactly_once_whatever_the_nodes_have(le
         assert len(busy) == len(set(busy))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(leaves=LEAVES, seed=SEEDS)
 def test_rounds_inside_leaves_stay_there_and_rounds_across_never_do(leaves, seed):
     ends = ends_on(leaves)

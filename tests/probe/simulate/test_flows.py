@@ -53,7 +53,7 @@ def networks(draw):
     return capacity, crossed, limit, weight
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(networks())
 def test_no_resource_is_overfull_and_no_flow_can_rise_without_lowering_one_that_has_no_more(network):
     capacity, crossed, limit, weight = network
