@@ -117,7 +117,10 @@ def test_what_is_not_said_is_unknown(tmp_path):
         (LEAST + "[rules]\nx = {limits = 3}\n", "rules.x.limits: 3 is not a table"),
         (LEAST + "[rules]\nx = {limits = {y = nan}}\n", "rules.x.limits.y: nan is not a finite number"),
         (LEAST + "[rules]\nx = {limits = {y = true}}\n", "rules.x.limits.y: True is not a finite number"),
-        (LEAST + f"[rules]\nx = {{limits = {{y = 0x{'f' * 400}}}}}\n", "is not TOML: a whole number has more than 64 bits"),
+        (
+            LEAST + f"[rules]\nx = {{limits = {{y = 0x{'f' * 400}}}}}\n",
+            "is not TOML: a whole number has more than 64 bits",
+        ),
         ("rules = 1\n" + LEAST, "rules: 1 is not a section"),
         ("[model\n", "is not TOML: "),
         ("x = " + "1" * 5000, "is not TOML: "),
