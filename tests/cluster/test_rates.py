@@ -25,6 +25,7 @@ def box(tmp_path_factory):
         yield box
 
 
+@pytest.mark.soak
 def test_one_way_probes_are_within_5_percent_of_iperf3_over_healthy_and_sick_links(box, record_property):
     ways = [
         (0, 1),

@@ -53,6 +53,7 @@ def report_bytes(run: Run) -> bytes:
     return b"".join(path.read_bytes() for path in run.out.iterdir())
 
 
+@pytest.mark.soak
 def test_a_coordinator_that_is_interrupted_frees_the_agents_for_the_next_run(agents, tmp_path):
     with run_over(agents, tmp_path) as run:
         agents[1].find("pf-rank-3")

@@ -14,7 +14,7 @@ ONE_OF_EACH = [
     pytest.param(Injection("worker", "pause", "early", 2, 1.0), marks=pytest.mark.soak),
     Injection("agent", "stop", "middle", 1, 2.0),
     pytest.param(Injection("store", "stop", "early", 0, 1.2), marks=pytest.mark.soak),
-    Injection("coordinator", "full disk", "early", 0, 0.1),
+    pytest.param(Injection("coordinator", "full disk", "early", 0, 0.1), marks=pytest.mark.soak),
 ]
 
 

@@ -136,6 +136,7 @@ def test_the_sites_command_runs_as_the_workers_user_from_its_first_instruction(f
 
 @pytest.mark.fabric
 @pytest.mark.root
+@pytest.mark.soak
 def test_a_wrapper_with_process_numbers_of_its_own_is_refused_and_leaves_nothing(folder, monkeypatch):
     if shutil.which("unshare") is None:
         pytest.skip("util-linux has unshare")

@@ -38,6 +38,7 @@ def report_of(cluster: SlurmCluster, name: str) -> Report:
     return from_json((cluster.folder / name / "report.json").read_bytes(), Report)
 
 
+@pytest.mark.soak
 def test_the_first_lines_of_a_batch_script(cluster):
     """A good answer lets the training start, a bad plan stops it with its own code, also where the first bad exit kills the step; without srun it is said how to start it."""
     plan, out = write_plan(cluster), cluster.folder / "good"

@@ -24,6 +24,7 @@ def findings_about(run: Run, subject: str) -> list:
     return [f for f in run.report().findings if f.subject == subject and f.check == "reachable"]
 
 
+@pytest.mark.soak
 def test_a_healthy_run_goes_and_leaves_nothing_behind(run):
     assert run.wait() == 0, run.errors.read_text()
     report = run.report()
@@ -63,7 +64,8 @@ def test_a_worker_stopped_before_its_first_task_is_named(run):
     run.gone()
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGSTOP, marks=pytest.mark.soak), signal.SIGKILL])
+@pytest.mark.soak
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_an_agent_stopped_or_killed_costs_its_node_and_is_named(run, number):
     run.until_busy(run.find("pf-rank-3"))
     os.kill(run.agents()[1], number)
@@ -190,6 +192,7 @@ def test_a_variable_that_is_no_utf8_costs_no_report(tmp_path, monkeypatch):
         run.kill_all()
 
 
+@pytest.mark.soak
 def test_a_small_budget_is_kept_and_states_its_coverage(tmp_path):
     run = Run(tmp_path, "--local", "2x2", "--budget", "30s")
     try:

@@ -139,6 +139,7 @@ def test_all_pairs_of_idle_nodes_are_covered_over_several_sweeps_while_users_com
     assert cluster.drained() == set()
 
 
+@pytest.mark.soak
 def test_a_sweep_gives_way_to_a_job_of_a_user_and_leaves_nothing_behind_when_it_is_ended(cluster):
     configure(cluster, takes="30s")
     sweep = begin(cluster)
