@@ -36,7 +36,8 @@ def test_a_healthy_run_goes_and_leaves_nothing_behind(run):
     run.gone()
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_worker_stopped_or_killed_in_the_middle_is_named_and_costs_only_its_own(run, number):
     worker = run.find("pf-rank-3")
     run.until_busy(worker)
