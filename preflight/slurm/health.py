@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from preflight.errors import ConfigError, PreflightError, WorldError
-from preflight.slurm.limits import EndedError, TimeIsUpError, allow, limited
-from preflight.slurm.prolog import BAD_CONFIG, GO, NO_GO, SET_UP_S, UNDECIDED, safe_node, summary
-from preflight.slurm.telling import Telling, lenient_textfile_dir
+from preflight.errors import WorldError
+from preflight.slurm.limits import allow
+from preflight.slurm.prolog import safe_node, summary
+from preflight.slurm.settled import GO, NO_GO, UNDECIDED, settled
+from preflight.slurm.telling import Telling
 
 if TYPE_CHECKING:
     from preflight.config import Site
@@ -36,22 +37,7 @@ def run_health(
 ) -> int:
     """The exit code: 0, 10 if the node is drained for a fault that is there now, 3 and 78 if nothing was decided. Never raises an Exception."""
     telling = Telling(COMMAND, safe_node(environ), "health program", textfile_dir=textfile_dir)
-    try:
-        with limited(SET_UP_S):
-            return _run(environ, config, telling, jitter_s, root)
-    except TimeIsUpError:
-        telling.fault("its time was over")
-    except (EndedError, KeyboardInterrupt) as error:
-        telling.fault(f"it was ended ({error})")
-    except ConfigError as error:
-        telling.textfile_dir = telling.textfile_dir or lenient_textfile_dir(config)
-        telling.fault(str(error))
-        return BAD_CONFIG
-    except PreflightError as error:
-        telling.fault(str(error))
-    except Exception as error:  # noqa: BLE001 - a broken installation judges no node
-        telling.fault(f"{type(error).__name__}: {error}")
-    return UNDECIDED
+    return settled(telling, config, lambda: _run(environ, config, telling, jitter_s, root))
 
 
 def _run(environ: Mapping[str, str], config: str | None, telling: Telling, jitter_s: float, root: Path) -> int:

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from preflight.errors import ConfigError, PreflightError, WorldError
-from preflight.slurm.limits import EndedError, TimeIsUpError, allow, limited
-from preflight.slurm.telling import Telling, lenient_textfile_dir
+from preflight.errors import WorldError
+from preflight.slurm.limits import allow
+from preflight.slurm.settled import GO, NO_GO, UNDECIDED, settled
+from preflight.slurm.telling import Telling
 
 if TYPE_CHECKING:
     from preflight.config import Site
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 COMMAND = "slurm prolog"
 CACHED = "cached_verdict"  # what a sweep found stands in the report under this name
-SET_UP_S = 8.0  # until the configuration is read
-GO, UNDECIDED, NO_GO, BAD_CONFIG = 0, 3, 10, 78
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -33,22 +32,7 @@ def run_prolog(
 ) -> int:
     """The exit code: 10 if the node is drained now, 0 if the job is to start, 3 and 78 if nothing was decided (the wrapper lets the job start). Never raises an Exception."""
     telling = Telling(COMMAND, safe_node(environ), about_of(environ), textfile_dir=textfile_dir)
-    try:
-        with limited(SET_UP_S):
-            return _run(environ, config, telling, root)
-    except TimeIsUpError:
-        telling.fault("its time was over")
-    except (EndedError, KeyboardInterrupt) as error:
-        telling.fault(f"it was ended ({error})")
-    except ConfigError as error:
-        telling.textfile_dir = telling.textfile_dir or lenient_textfile_dir(config)
-        telling.fault(str(error))
-        return BAD_CONFIG
-    except PreflightError as error:
-        telling.fault(str(error))
-    except Exception as error:  # noqa: BLE001 - also a broken installation lets the job start
-        telling.fault(f"{type(error).__name__}: {error}")
-    return UNDECIDED
+    return settled(telling, config, lambda: _run(environ, config, telling, root))
 
 
 def _run(environ: Mapping[str, str], config: str | None, telling: Telling, root: Path) -> int:

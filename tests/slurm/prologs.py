@@ -139,3 +139,16 @@ def environment(pid: int) -> dict[str, str]:
     """Of a process that runs."""
     data = (Path("/proc") / str(pid) / "environ").read_bytes()
     return dict(entry.split("=", 1) for entry in os.fsdecode(data).split("\0") if "=" in entry)
+
+
+def run_code(code: str, config: Path, library: Path) -> subprocess.CompletedProcess[str]:
+    """This code in a Python of its own, as a prolog's environment has it; the prolog's arguments are in its sys.argv."""
+    return subprocess.run(
+        [sys.executable, "-c", code, "slurm", "prolog", "--config", str(config)],
+        env={**JOB, "LD_LIBRARY_PATH": str(library), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )

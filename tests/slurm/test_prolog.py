@@ -1,9 +1,6 @@
 """`preflight slurm prolog`, run cold as slurmd runs it: what it says of a node, what it asks of Slurm, and what it loads."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -213,19 +210,7 @@ def test_the_prolog_loads_few_modules_and_none_that_is_heavy(tmp_path, libraries
         "import sys; from preflight.cli.main import run_command_line; run_command_line(sys.argv[1:]); "
         "print('MODULES', *sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "slurm", "prolog", "--config", str(config)],
-        env={
-            **prologs.JOB,
-            "LD_LIBRARY_PATH": str(libraries["healthy"]),
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        },
-        cwd=prologs.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = prologs.run_code(code, config, libraries["healthy"])
     modules = done.stdout.rpartition("MODULES")[2].split()
     others = [name for name in modules if name.partition(".")[0] not in ("preflight", "preflight_checks")]
     heavy = {"torch", "numpy", "aiohttp", "rich", "prometheus_client", "asyncio", "tempfile", "shutil", "logging"}

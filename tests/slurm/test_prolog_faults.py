@@ -1,6 +1,5 @@
 """What breaks around `preflight slurm prolog`, and that it lets the job start and leaves nothing behind: configurations, installations, folders, drivers, signals."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -135,19 +134,7 @@ def test_a_broken_installation_decides_nothing(tmp_path, libraries, module):
         f"import sys; sys.modules[{module!r}] = None\n"
         "from preflight.cli.main import run_command_line; sys.exit(run_command_line(sys.argv[1:]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "slurm", "prolog", "--config", str(config)],
-        env={
-            **prologs.JOB,
-            "LD_LIBRARY_PATH": str(libraries["sick"]),
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        },
-        cwd=prologs.ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = prologs.run_code(code, config, libraries["sick"])
     assert done.returncode == (1 if module == "click" else 3)
     if module != "click":
         assert "Traceback" not in done.stderr
