@@ -93,7 +93,7 @@ class Run:
         return until(lambda: next((p for p, n in self.processes().items() if n == name), None), timeout_s, name)
 
     def until_busy(self, pid: int, timeout_s: float = 60) -> None:
-        """Wait until a worker has used half a second of CPU time since it was found: it is measuring, not starting."""
+        """Wait until a worker has used half a second of CPU time: it is measuring, not starting."""
         ticks = os.sysconf("SC_CLK_TCK")
 
         def used() -> bool | None:
