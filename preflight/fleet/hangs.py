@@ -73,6 +73,11 @@ async def _watch(receiving: "asyncio.Future[object]", page: Page, task: Task, de
     return None
 
 
+def stands_still(text: str) -> bool:
+    """Whether a trouble's text says that the process itself does not go on: it is stopped, ended, or sleeps in the kernel. One that waits for its partner sleeps otherwise."""
+    return any(letter in text for letter in _STUCK)
+
+
 def _in_earlier_teardown(crumb: Crumb, task: Task) -> bool:
     return crumb.stage == "teardown" and crumb.task < task.number
 
@@ -106,7 +111,7 @@ def trouble_with(silence: Silence, asked: Asked) -> Trouble:
     if crumb is None or not where:
         return _fault("worker_hung", "no_answer", text, asked)
     text += f": rank {rank} hung in {where}, for {time.monotonic() - crumb.since_s:.1f} s"
-    if crumb.stage in {"rendezvous", "start of the round"} and not any(letter in state for letter in _STUCK):
+    if crumb.stage in {"rendezvous", "start of the round"} and not stands_still(state):
         text += "; it waits for the rendezvous server, which does not answer"
         failure = Failure(kind="timed_out", text=text, stage=crumb.stage)
         return Trouble(kind="store_lost", text=text, rank=None, probe=asked.task.probe.key, failure=failure)

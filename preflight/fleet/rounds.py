@@ -14,6 +14,7 @@ import msgspec
 
 from preflight.errors import AnswerLate, NoAnswer, TransportError
 from preflight.fleet import api
+from preflight.fleet.hangs import stands_still
 from preflight.fleet.replies import kind_of, lost_kind
 from preflight.fleet.world import Client
 from preflight.model import Failure, Incident, Measurement, Probe
@@ -221,31 +222,36 @@ def all_at_work(probe: Probe, failures: Sequence[Failure]) -> Failure | None:
     waited = [failure for failure in failures if failure.kind == "no_answer" and failure.stage in UNDER_WAY]
     if len(probe.ranks) < 2 or {failure.rank for failure in waited} != set(probe.ranks):
         return None
+    if any(stands_still(failure.text) for failure in waited):
+        return None  # the others only wait for it
     text = f"all {len(probe.ranks)} ranks were still at work in {probe.subject} at the deadline: {waited[0].text}"
     return Failure(kind="timed_out", text=text[:1000], stage=waited[0].stage)
 
 
 def only_slow(incidents: Sequence[Incident], measured: Sequence[Measurement]) -> list[Incident]:
-    """The incidents, without a blame on workers that were all at work in a probe that was merely slow."""
-    slow = {
-        m.probe.key for m in measured if m.failure and m.failure.kind == "timed_out" and m.failure.stage in UNDER_WAY
-    }
-    return [
-        msgspec.structs.replace(i, kind="worker_slow") if i.kind == "worker_hung" and i.probe in slow else i
-        for i in incidents
-    ]
+    """The incidents, without a blame on workers that were all at work in a probe that was merely slow, or that waited there for one whose process stands still."""
+    failed = {m.probe.key: m.failure for m in measured if m.failure}
+
+    def waited(incident: Incident) -> bool:
+        failure = failed.get(incident.probe or "")
+        if incident.kind != "worker_hung" or failure is None or failure.stage not in UNDER_WAY:
+            return False
+        if failure.kind == "timed_out":
+            return True
+        return failure.rank != incident.rank and stands_still(failure.text) and not stands_still(incident.text)
+
+    return [msgspec.structs.replace(i, kind="worker_slow") if waited(i) else i for i in incidents]
 
 
 _CLOSED = ("closed by peer", "connection reset", "broken pipe")
 _MOST_TELLING = ("no_answer", "crashed", "wrong_data", "error", "timed_out", "not_run")
 
 
-def _vagueness(failure: Failure) -> tuple[bool, float]:
-    """A connection that the other side closed follows from what the other side tells."""
+def _vagueness(failure: Failure) -> tuple[bool, float, bool]:
+    """A connection that the other side closed follows from what the other side tells; a process that stands still is why its partners gave no answer."""
     followed = failure.kind == "error" and any(words in failure.text.lower() for words in _CLOSED)
-    return failure.rank is None, _MOST_TELLING.index("timed_out") + 0.5 if followed else _MOST_TELLING.index(
-        failure.kind
-    )
+    tells = _MOST_TELLING.index("timed_out") + 0.5 if followed else _MOST_TELLING.index(failure.kind)
+    return failure.rank is None, tells, not stands_still(failure.text)
 
 
 def _lost(lost: Mapping[str, TransportError]) -> list[Incident]:

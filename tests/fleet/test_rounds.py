@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from preflight.errors import AgentBusy, AnswerLate, NoAnswer, TransportError
@@ -305,3 +306,18 @@ def test_a_connection_that_the_other_side_closed_when_its_time_was_over_tells_le
         assert merged(outcome(0, failure=first), outcome(2, failure=second)).failure == late
     broken = Failure(kind="error", text="CUDA error: an illegal memory access was encountered")
     assert merged(outcome(0, failure=late), outcome(2, failure=broken)).failure == broken
+
+
+@pytest.mark.parametrize("state", ["is stopped (T)", "is in uninterruptible sleep (D)"])
+@pytest.mark.parametrize("stopped", [0, 2])
+def test_a_rank_whose_process_stands_still_is_not_slow_but_hung_and_its_partner_only_waited_for_it(stopped, state):
+    waiting = 2 - stopped
+    still = msgspec.structs.replace(at_work(stopped), text=f"rank {stopped} gave no answer and {state}")
+    failures = {stopped: still, waiting: at_work(waiting)}
+    measurement = merged(*(outcome(rank, failure=failures[rank]) for rank in (0, 2)))
+    assert (measurement.failure.kind, measurement.failure.rank) == ("no_answer", stopped)
+    told = [
+        Incident(kind="worker_hung", text=failures[rank].text, phase="", at_s=0, rank=rank, probe=PAIR.key)
+        for rank in (stopped, waiting)
+    ]
+    assert [i.kind for i in only_slow(told, [measurement])] == ["worker_hung", "worker_slow"]

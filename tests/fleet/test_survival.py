@@ -42,10 +42,14 @@ def test_a_worker_stopped_or_killed_in_the_middle_is_named_and_costs_only_its_ow
     worker = run.find("pf-rank-3")
     run.until_busy(worker)
     os.kill(worker, number)
-    assert run.wait() in {3, 10}, run.errors.read_text()
+    code = run.wait()
     report = run.report()
     named = findings_about(run, "rank 3")
-    assert [f.verdict for f in named] in ([Verdict.FAIL], [Verdict.UNKNOWN])
+    if all("while it left a communicator, after its results were in" in f.observed for f in named):
+        assert (code, [f.verdict for f in named]) == (0, [Verdict.WARN]), run.errors.read_text()
+    else:
+        assert code in {3, 10}, run.errors.read_text()
+        assert [f.verdict for f in named] in ([Verdict.FAIL], [Verdict.UNKNOWN])
     assert not [f for f in report.findings if f.check == "reachable" and f.verdict == Verdict.FAIL and f not in named]
     seen = {incident.kind for incident in report.evidence.incidents if incident.rank == 3}
     assert seen == {"worker_hung" if number == signal.SIGSTOP else "worker_died"}
