@@ -1,0 +1,217 @@
+"""Every metric that this program exports, in one catalogue: name, type, unit, labels, meaning, and which paths write it.
+
+Help texts and types are taken from here by each writer (the exporter's text-file collector refuses two helps of one name), and so is the table in deploy/prometheus/README.md. Imports nothing but the
+standard library, and little of that: the prolog reads it, also where an installation is broken.
+
+Labels beside a metric's own: `command` on what tells of a run (which of our commands it was), `node` on everything that a text file of one node holds, and `simulated="true"` on what a modelled
+cluster gave; series of real ones lack that label. No label carries a job or run id.
+"""
+
+from typing import Literal, NamedTuple
+
+Kind = Literal["gauge", "counter", "histogram"]
+Path = Literal["agent", "run", "prolog", "scan", "exporter"]
+
+PREFIX = "preflight_"
+VERDICTS = ("FAIL", "UNKNOWN", "WARN", "PASS", "SKIP")
+ANSWERS = ("go", "undecided", "no-go")
+RATIO_BUCKETS = (0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1)  # of a pair's bandwidth over its reference
+
+
+class Metric(NamedTuple):
+    """One family. `name` without the prefix, with its unit; `labels`: its own. `paths`: who writes it."""
+
+    name: str
+    kind: Kind
+    text: str
+    labels: tuple[str, ...] = ()
+    paths: tuple[Path, ...] = ("run", "exporter")
+
+
+_RUN: tuple[Path, ...] = ("agent", "run", "prolog", "exporter")
+_PAIRS = "Bus bandwidth of pairs with an end on the node, both ends inside it or between nodes"
+_LEAVES = "Bus bandwidth of pairs of nodes, by their leaf switches"
+_GROUPS = (
+    "Bus bandwidth of the groups of an axis: each alone, all together, mixed with other axes, or with a skewed split"
+)
+_GROUP_LABELS = ("axis", "collective", "message_size")
+
+CATALOGUE = (
+    Metric("build_info", "gauge", "The preflight that writes this.", ("version", "python"), ("agent", "exporter")),
+    # the last run of each command
+    Metric("run_answer", "gauge", "1 for the answer of the last run, 0 for the others.", ("command", "answer"), _RUN),
+    Metric("run_completion_timestamp_seconds", "gauge", "When the last run ended, Unix time.", ("command",), _RUN),
+    Metric(
+        "run_success_timestamp_seconds",
+        "gauge",
+        "When the last run with the answer go ended, Unix time; absent if none is known.",
+        ("command",),
+        _RUN,
+    ),
+    Metric("run_duration_seconds", "gauge", "Wall time of the last run.", ("command",), _RUN),
+    Metric("run_phase_duration_seconds", "gauge", "Wall time of each phase of the last run.", ("command", "phase")),
+    Metric("run_partial", "gauge", "1 if the last run ended before its plan was done.", ("command",)),
+    Metric("run_simulated", "gauge", "1 if the last run was on a modelled cluster.", ("command",)),
+    Metric("run_incidents", "gauge", "Agents and workers that failed in the last run.", ("command",)),
+    Metric("run_info", "gauge", "What the last run was.", ("command", "backend"), _RUN),
+    Metric("version_info", "gauge", "Versions the last run used.", ("command", "component", "version"), _RUN),
+    Metric(
+        "findings", "gauge", "Findings of the last run by check and verdict.", ("command", "check", "verdict"), _RUN
+    ),
+    Metric("check_duration_seconds", "gauge", "Time each check took.", ("command", "check"), ("agent", "run")),
+    Metric(
+        "worst_finding",
+        "gauge",
+        "1 for each of the worst few findings of the last run, FAIL before UNKNOWN; node is empty where it is about none.",
+        ("command", "check", "subject", "node", "verdict"),
+    ),
+    Metric(
+        "run_drain",
+        "gauge",
+        "1 for what became of the drain that the last run asked for, 0 for the others.",
+        ("command", "result"),
+        ("prolog",),
+    ),
+    # one node, as its agent sees it
+    Metric(
+        "check_status",
+        "gauge",
+        "1 for the worst verdict of a check of this node, 0 for the others.",
+        ("check", "node", "verdict"),
+        ("agent",),
+    ),
+    Metric(
+        "gpu_info",
+        "gauge",
+        "GPUs that discovery found; joins with dcgm-exporter on UUID.",
+        ("node", "gpu", "UUID", "pci_bus_id", "modelName"),
+        ("agent", "run"),
+    ),
+    Metric("agent_start_timestamp_seconds", "gauge", "When this agent started, Unix time.", ("node",), ("agent",)),
+    Metric("agent_workers", "gauge", "Workers that this agent has now.", ("node",), ("agent",)),
+    Metric(
+        "agent_requests_total", "counter", "Requests that this agent answered.", ("node", "path", "code"), ("agent",)
+    ),
+    Metric("collector_duration_seconds", "gauge", "Time to gather this page.", (), ("agent", "exporter")),
+    Metric("collector_success", "gauge", "1 if all that this page shows could be read.", (), ("agent", "exporter")),
+    # the fabric: what the last run, or the last sweeps, measured
+    Metric("pairs_planned", "gauge", "Pairs that the last run meant to measure.", ("command",)),
+    Metric("pairs_measured", "gauge", "Pairs that the last run measured.", ("command",)),
+    Metric("pairs_withheld", "gauge", "Pairs that were measured and have no series of their own.", ("command",)),
+    Metric("pairs_measured_total", "counter", "Pairs that runs in the history measured.", ("command",), ("exporter",)),
+    Metric(
+        "pairs_withheld_total",
+        "counter",
+        "Pairs of runs in the history that were to be measured and gave no figure.",
+        ("command",),
+        ("exporter",),
+    ),
+    *(
+        Metric(f"{name}_{end}", "gauge", f"{what} that the last run {verb}.", ("command",))
+        for name, what in (
+            ("groups", "Groups"),
+            ("links", "Ways of GPUs out of their nodes"),
+            ("uplinks", "Ways of leaves to other leaves"),
+            ("leaf_pairs", "Pairs of leaves"),
+        )
+        for end, verb in (("planned", "meant to measure"), ("measured", "measured"))
+    ),
+    Metric("pair_bus_bandwidth_minimum_bytes_per_second", "gauge", f"{_PAIRS}: slowest pair.", ("node", "route")),
+    Metric("pair_bus_bandwidth_median_bytes_per_second", "gauge", f"{_PAIRS}: median pair.", ("node", "route")),
+    Metric(
+        "node_bandwidth_ratio",
+        "gauge",
+        "Median over a node's pairs of bandwidth / reference; 1 is as expected.",
+        ("node", "route"),
+    ),
+    Metric(
+        "leaf_pair_bus_bandwidth_minimum_bytes_per_second", "gauge", f"{_LEAVES}: slowest pair.", ("leaf", "other_leaf")
+    ),
+    Metric(
+        "leaf_pair_bus_bandwidth_median_bytes_per_second", "gauge", f"{_LEAVES}: median pair.", ("leaf", "other_leaf")
+    ),
+    Metric(
+        "leaf_pair_bandwidth_ratio",
+        "gauge",
+        "Median over the pairs of two leaves of bandwidth / reference; 1 is as expected.",
+        ("leaf", "other_leaf"),
+    ),
+    Metric(
+        "slowest_pair_bus_bandwidth_bytes_per_second",
+        "gauge",
+        "Bus bandwidth of the slowest pairs; slot: the GPU's place on its node.",
+        ("node", "slot", "other_node", "other_slot"),
+    ),
+    Metric(
+        "slowest_pair_bandwidth_ratio",
+        "gauge",
+        "Bandwidth / reference of the same pairs; 1 is as expected.",
+        ("node", "slot", "other_node", "other_slot"),
+    ),
+    Metric(
+        "pair_bandwidth_ratio",
+        "histogram",
+        "Pairs of the last run by bandwidth / reference.",
+        ("route",),
+    ),
+    *(
+        Metric(f"gpu_{name}_{low}_{unit}", "gauge", f"{text}: {which} GPU of the node.", ("node",))
+        for name, unit, text in (
+            ("matmul", "operations_per_second", "Floating-point operations per second of one GPU"),
+            ("host_to_device", "bytes_per_second", "Copies from host to GPU"),
+            ("device_to_host", "bytes_per_second", "Copies from GPU to host"),
+        )
+        for low, which in (("minimum", "slowest"), ("median", "median"))
+    ),
+    Metric(
+        "group_bus_bandwidth_minimum_bytes_per_second", "gauge", f"{_GROUPS}: slowest group.", (*_GROUP_LABELS, "mode")
+    ),
+    Metric(
+        "group_bus_bandwidth_median_bytes_per_second",
+        "gauge",
+        f"{_GROUPS}: median over groups.",
+        (*_GROUP_LABELS, "mode"),
+    ),
+    Metric(
+        "group_contention_minimum_ratio",
+        "gauge",
+        "Bus bandwidth together / alone of the group of an axis that loses most; 1 is no contention.",
+        _GROUP_LABELS,
+    ),
+    Metric(
+        "fabric_slow_parts",
+        "gauge",
+        "Parts of the fabric that the last run found slow, by kind; unclear: more than one explanation.",
+        ("kind",),
+    ),
+    Metric(
+        "fabric_reference_bytes_per_second",
+        "gauge",
+        "What healthy probes of one operation give over one class of routes.",
+        ("operation", "route"),
+    ),
+    # scans
+    Metric(
+        "scan_completion_timestamp_seconds", "gauge", "When the last sweep ended, Unix time.", (), ("scan", "exporter")
+    ),
+    Metric("scan_duration_seconds", "gauge", "How long the last sweep took.", (), ("scan",)),
+    Metric("scan_failed", "gauge", "1 if the last sweep could not be carried through.", (), ("scan",)),
+    Metric("scan_drained_nodes", "gauge", "Nodes that the last sweep drained.", (), ("scan",)),
+    Metric("scan_jobs", "gauge", "Jobs of the last sweep by outcome.", ("outcome",), ("scan",)),
+    Metric(
+        "scan_nodes",
+        "gauge",
+        "Nodes by the verdict of the last sweep that had them.",
+        ("verdict",),
+        ("scan", "exporter"),
+    ),
+    Metric(
+        "scan_coverage_ratio",
+        "gauge",
+        "Share of the pairs of nodes that could be measured that were, lately enough.",
+        (),
+        ("scan",),
+    ),
+)
+
+BY_NAME = {metric.name: metric for metric in CATALOGUE}
