@@ -1,12 +1,15 @@
-"""Every metric that this program exports, in one catalogue: name, type, unit, labels, meaning, and which paths write it.
+"""Every metric that this program exports, in one catalogue: name, type, unit, labels, meaning, and which paths write it; and its text form.
 
-Help texts and types are taken from here by each writer (the exporter's text-file collector refuses two helps of one name), and so is the table in deploy/prometheus/README.md. Imports nothing but the
+Help texts and types are taken from here by each writer (the exporter's text-file collector refuses two helps of one name), and so is deploy/prometheus/metrics.md. Imports nothing but the
 standard library, and little of that: the prolog reads it, also where an installation is broken.
 
-Labels beside a metric's own: `command` on what tells of a run (which of our commands it was), `node` on everything that a text file of one node holds, and `simulated="true"` on what a modelled
-cluster gave; series of real ones lack that label. No label carries a job or run id.
+Labels beside a metric's own (MORE_LABELS): `node` on everything that tells of one node alone (its agent's page, its prolog's text file, `preflight node`), `command` on everything in the text file of a run, so that files of
+several commands in one folder never hold the same series, and `simulated="true"` on what a modelled cluster gave; series of real ones lack that label. No label carries a job or run id.
+
+"Reference" of a pair: what healthy pairs over the same class of routes gave in the same run. A node's ratio is the one with the partner node that it does best with: a fast pair clears both its nodes.
 """
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 Kind = Literal["gauge", "counter", "histogram"]
@@ -16,6 +19,17 @@ PREFIX = "preflight_"
 VERDICTS = ("FAIL", "UNKNOWN", "WARN", "PASS", "SKIP")
 ANSWERS = ("go", "undecided", "no-go")
 RATIO_BUCKETS = (0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1)  # of a pair's bandwidth over its reference
+MAX_SERIES = 4800  # of a page or file: families that don't fit are left out whole, the least telling ones first
+MAX_BYTES = 900_000
+MORE_LABELS: Mapping[str, tuple[str, ...]] = {
+    "agent": ("node",),
+    "prolog": ("command", "node"),
+    "run": ("command", "node"),
+    "scan": (),
+    "exporter": (),
+}
+
+Samples = Sequence[tuple[tuple[str, ...], float]]  # values of a metric's own labels, in their order -> figure
 
 
 class Metric(NamedTuple):
@@ -28,7 +42,9 @@ class Metric(NamedTuple):
     paths: tuple[Path, ...] = ("run", "exporter")
 
 
-_RUN: tuple[Path, ...] = ("agent", "run", "prolog", "exporter")
+_ALL: tuple[Path, ...] = ("agent", "run", "prolog", "exporter")
+_TOLD: tuple[Path, ...] = ("agent", "run", "prolog")
+_OF_RUNS: tuple[Path, ...] = ("run",)
 _PAIRS = "Bus bandwidth of pairs with an end on the node, both ends inside it or between nodes"
 _LEAVES = "Bus bandwidth of pairs of nodes, by their leaf switches"
 _GROUPS = (
@@ -39,24 +55,30 @@ _GROUP_LABELS = ("axis", "collective", "message_size")
 CATALOGUE = (
     Metric("build_info", "gauge", "The preflight that writes this.", ("version", "python"), ("agent", "exporter")),
     # the last run of each command
-    Metric("run_answer", "gauge", "1 for the answer of the last run, 0 for the others.", ("command", "answer"), _RUN),
-    Metric("run_completion_timestamp_seconds", "gauge", "When the last run ended, Unix time.", ("command",), _RUN),
+    Metric("run_answer", "gauge", "1 for the answer of the last run, 0 for the others.", ("command", "answer"), _ALL),
+    Metric("run_completion_timestamp_seconds", "gauge", "When the last run ended, Unix time.", ("command",), _ALL),
     Metric(
         "run_success_timestamp_seconds",
         "gauge",
         "When the last run with the answer go ended, Unix time; absent if none is known.",
         ("command",),
-        _RUN,
+        _ALL,
     ),
-    Metric("run_duration_seconds", "gauge", "Wall time of the last run.", ("command",), _RUN),
-    Metric("run_phase_duration_seconds", "gauge", "Wall time of each phase of the last run.", ("command", "phase")),
-    Metric("run_partial", "gauge", "1 if the last run ended before its plan was done.", ("command",)),
-    Metric("run_simulated", "gauge", "1 if the last run was on a modelled cluster.", ("command",)),
-    Metric("run_incidents", "gauge", "Agents and workers that failed in the last run.", ("command",)),
-    Metric("run_info", "gauge", "What the last run was.", ("command", "backend"), _RUN),
-    Metric("version_info", "gauge", "Versions the last run used.", ("command", "component", "version"), _RUN),
+    Metric("run_duration_seconds", "gauge", "Wall time of the last run.", ("command",), _ALL),
     Metric(
-        "findings", "gauge", "Findings of the last run by check and verdict.", ("command", "check", "verdict"), _RUN
+        "run_phase_duration_seconds",
+        "gauge",
+        "Wall time of each phase of the last run.",
+        ("command", "phase"),
+        _OF_RUNS,
+    ),
+    Metric("run_partial", "gauge", "1 if the last run ended before its plan was done.", ("command",), _OF_RUNS),
+    Metric("run_simulated", "gauge", "1 if the last run was on a modelled cluster.", ("command",), _OF_RUNS),
+    Metric("run_incidents", "gauge", "Agents and workers that failed in the last run.", ("command",), _OF_RUNS),
+    Metric("run_info", "gauge", "What the last run was.", ("command", "backend"), _ALL),
+    Metric("version_info", "gauge", "Versions the last run used.", ("command", "component", "version"), _TOLD),
+    Metric(
+        "findings", "gauge", "Findings of the last run by check and verdict.", ("command", "check", "verdict"), _TOLD
     ),
     Metric("check_duration_seconds", "gauge", "Time each check took.", ("command", "check"), ("agent", "run")),
     Metric(
@@ -83,8 +105,8 @@ CATALOGUE = (
     Metric(
         "gpu_info",
         "gauge",
-        "GPUs that discovery found; joins with dcgm-exporter on UUID.",
-        ("node", "gpu", "UUID", "pci_bus_id", "modelName"),
+        "GPUs that discovery found; joins with dcgm-exporter on UUID. From one place at most of 64 nodes.",
+        ("node", "gpu", "UUID", "pci_bus_id", "model"),
         ("agent", "run"),
     ),
     Metric("agent_start_timestamp_seconds", "gauge", "When this agent started, Unix time.", ("node",), ("agent",)),
@@ -95,19 +117,32 @@ CATALOGUE = (
     Metric("collector_duration_seconds", "gauge", "Time to gather this page.", (), ("agent", "exporter")),
     Metric("collector_success", "gauge", "1 if all that this page shows could be read.", (), ("agent", "exporter")),
     # the fabric: what the last run, or the last sweeps, measured
-    Metric("pairs_planned", "gauge", "Pairs that the last run meant to measure.", ("command",)),
-    Metric("pairs_measured", "gauge", "Pairs that the last run measured.", ("command",)),
-    Metric("pairs_withheld", "gauge", "Pairs that were measured and have no series of their own.", ("command",)),
-    Metric("pairs_measured_total", "counter", "Pairs that runs in the history measured.", ("command",), ("exporter",)),
+    Metric("pairs_planned", "gauge", "Pairs that the last run meant to measure.", ("command",), _OF_RUNS),
+    Metric("pairs_measured", "gauge", "Pairs that the last run measured.", ("command",), _OF_RUNS),
+    Metric(
+        "pairs_withheld",
+        "gauge",
+        "Pairs that the last run measured and that have no series of their own.",
+        ("command",),
+        _OF_RUNS,
+    ),
+    Metric("families_withheld", "gauge", "Metrics that were left out since this page or file would be too large."),
+    Metric(
+        "pairs_measured_total",
+        "counter",
+        "Pairs that runs added to the history since this exporter started measured.",
+        ("command",),
+        ("exporter",),
+    ),
     Metric(
         "pairs_withheld_total",
         "counter",
-        "Pairs of runs in the history that were to be measured and gave no figure.",
+        "Pairs that runs added since then tried to measure, without a figure.",
         ("command",),
         ("exporter",),
     ),
     *(
-        Metric(f"{name}_{end}", "gauge", f"{what} that the last run {verb}.", ("command",))
+        Metric(f"{name}_{end}", "gauge", f"{what} that the last run {verb}.", ("command",), _OF_RUNS)
         for name, what in (
             ("groups", "Groups"),
             ("links", "Ways of GPUs out of their nodes"),
@@ -121,7 +156,7 @@ CATALOGUE = (
     Metric(
         "node_bandwidth_ratio",
         "gauge",
-        "Median over a node's pairs of bandwidth / reference; 1 is as expected.",
+        "Bandwidth / reference of a node's pairs, median with the partner node that it does best with; 1 is as expected.",
         ("node", "route"),
     ),
     Metric(
@@ -151,11 +186,11 @@ CATALOGUE = (
     Metric(
         "pair_bandwidth_ratio",
         "histogram",
-        "Pairs of the last run by bandwidth / reference.",
+        "Pairs of the last run, or of the last sweeps, by bandwidth / reference.",
         ("route",),
     ),
     *(
-        Metric(f"gpu_{name}_{low}_{unit}", "gauge", f"{text}: {which} GPU of the node.", ("node",))
+        Metric(f"gpu_{name}_{low}_{unit}", "gauge", f"{text}: {which} GPU of the node.", ("node",), _OF_RUNS)
         for name, unit, text in (
             ("matmul", "operations_per_second", "Floating-point operations per second of one GPU"),
             ("host_to_device", "bytes_per_second", "Copies from host to GPU"),
@@ -177,18 +212,28 @@ CATALOGUE = (
         "gauge",
         "Bus bandwidth together / alone of the group of an axis that loses most; 1 is no contention.",
         _GROUP_LABELS,
+        _OF_RUNS,
     ),
     Metric(
         "fabric_slow_parts",
         "gauge",
         "Parts of the fabric that the last run found slow, by kind; unclear: more than one explanation.",
         ("kind",),
+        _OF_RUNS,
     ),
     Metric(
         "fabric_reference_bytes_per_second",
         "gauge",
         "What healthy probes of one operation give over one class of routes.",
         ("operation", "route"),
+        _OF_RUNS,
+    ),
+    Metric(
+        "fabric_expected_bytes_per_second",
+        "gauge",
+        "What a formula allows the same probes; far less than it on all nodes is a matter of the environment.",
+        ("operation", "route"),
+        _OF_RUNS,
     ),
     # scans
     Metric(
@@ -215,3 +260,63 @@ CATALOGUE = (
 )
 
 BY_NAME = {metric.name: metric for metric in CATALOGUE}
+
+
+def exposition(families: Iterable[tuple[str, Samples]], more: Mapping[str, str]) -> str:
+    """Gauges and counters in Prometheus' text format (0.0.4), each name once. `more`: labels that every series gets beside its own. What is no number is left out."""
+    return "".join(line for name, series in families for line in _lines(BY_NAME[name], series, more))
+
+
+def histogram(name: str, ratios: Mapping[tuple[str, ...], Sequence[float]], more: Mapping[str, str]) -> str:
+    """The histogram of these values, by the values of its own labels."""
+    metric, parts = BY_NAME[name], []
+    for values, seen in ratios.items():
+        told = {**dict(zip(metric.labels, values, strict=True)), **more}
+        counts = cumulated(seen)
+        parts += [
+            f"{PREFIX}{name}_bucket{_braces({**told, 'le': bound})} {float(count)!r}\n" for bound, count in counts
+        ]
+        parts.append(f"{PREFIX}{name}_count{_braces(told)} {float(len(seen))!r}\n")
+        parts.append(f"{PREFIX}{name}_sum{_braces(told)} {float(sum(seen))!r}\n")
+    return "".join([*_head(metric), *parts]) if parts else ""
+
+
+def cumulated(ratios: Sequence[float]) -> list[tuple[str, int]]:
+    """Upper bound of each bucket -> how many are at or below it; the last is +Inf."""
+    bounds = [*RATIO_BUCKETS, float("inf")]
+    return [("+Inf" if b == float("inf") else repr(b), sum(ratio <= b for ratio in ratios)) for b in bounds]
+
+
+def within_bounds(families: Iterable[tuple[str, Samples]], spent: int = 0) -> tuple[list[tuple[str, Samples]], int]:
+    """As many of the families, which come in the order of their weight, as a page may hold, and how many were left out. `spent`: series that it has already."""
+    kept, left_out, size = [], 0, 150 * spent
+    for name, series in families:
+        more = sum(len(name) + 60 + sum(map(len, values)) for values, _ in series)
+        if spent + len(series) > MAX_SERIES or size + more > MAX_BYTES:
+            left_out += 1
+            continue
+        kept.append((name, series))
+        spent, size = spent + len(series), size + more
+    return kept, left_out
+
+
+def _head(metric: Metric) -> tuple[str, str]:
+    return f"# HELP {PREFIX}{metric.name} {metric.text}\n", f"# TYPE {PREFIX}{metric.name} {metric.kind}\n"
+
+
+def _lines(metric: Metric, series: Samples, more: Mapping[str, str]) -> Iterator[str]:
+    found = {values: float(figure) for values, figure in series}
+    known = {values: figure for values, figure in found.items() if figure == figure}  # noqa: PLR0124 - no NaN
+    if known:
+        yield from _head(metric)
+    for values, figure in known.items():
+        yield f"{PREFIX}{metric.name}{_braces({**dict(zip(metric.labels, values, strict=True)), **more})} {figure!r}\n"
+
+
+def _braces(labels: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}" if labels else ""
+
+
+def _escaped(value: str) -> str:
+    """A label's value: backslash, quote and line break are escaped (exposition format 0.0.4)."""
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
