@@ -52,9 +52,12 @@ def pytest_collection_modifyitems(config, items):
         if mark.args[0] not in known:
             raise pytest.UsageError(f"tests need the Debian package {mark.args[0]}, which {PACKAGES} does not list")
     asked = config.option.markexpr
-    left = [item for item in items if not any(item.get_closest_marker(m) and m not in asked for m in ("soak", "bench"))]
-    config.hook.pytest_deselected(items=[item for item in items if item not in left])
-    items[:] = left
+    wanted, left = [], []
+    for item in items:
+        aside = any(item.get_closest_marker(m) and m not in asked for m in ("soak", "bench"))
+        (left if aside else wanted).append(item)
+    config.hook.pytest_deselected(items=left)
+    items[:] = wanted
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
             # those of a file share what they set up
