@@ -271,7 +271,7 @@ def histogram(name: str, ratios: Mapping[tuple[str, ...], Sequence[float]], more
     """The histogram of these values, by the values of its own labels."""
     metric, parts = BY_NAME[name], []
     for values, seen in ratios.items():
-        told = {**dict(zip(metric.labels, values, strict=True)), **more}
+        told = {**more, **dict(zip(metric.labels, values, strict=True))}
         counts = cumulated(seen)
         parts += [
             f"{PREFIX}{name}_bucket{_braces({**told, 'le': bound})} {float(count)!r}\n" for bound, count in counts
@@ -310,10 +310,11 @@ def _lines(metric: Metric, series: Samples, more: Mapping[str, str]) -> Iterator
     if known:
         yield from _head(metric)
     for values, figure in known.items():
-        yield f"{PREFIX}{metric.name}{_braces({**dict(zip(metric.labels, values, strict=True)), **more})} {figure!r}\n"
+        yield f"{PREFIX}{metric.name}{_braces(dict(zip(metric.labels, values, strict=True)), more)} {figure!r}\n"
 
 
-def _braces(labels: Mapping[str, str]) -> str:
+def _braces(labels: Mapping[str, str], more: Mapping[str, str] = {}) -> str:
+    labels = {**labels, **{name: value for name, value in more.items() if name not in labels}}
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}" if labels else ""
 
 

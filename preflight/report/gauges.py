@@ -1,74 +1,137 @@
-"""Figures of pairs, GPUs alone and the fabric as bounded gauges: per node, per pair of leaves, the worst few. What is unknown is absent."""
+"""What a run says, as bounded series of the catalogue (preflight/metrics.py). What is unknown is absent."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
-from preflight.model import Collective, Report
-from preflight.report.rates import alone_rates, leaf_of, node_of, pair_rates, rates_by_node
-from preflight.statistics import Spread, spread_of
+from preflight.metrics import ANSWERS
+from preflight.model import Collective, Finding, Report, Verdict
+from preflight.report.pair_facts import MAX_WORST, Gauge, PairFact, low_and_middle, pair_families
+from preflight.report.rates import MODES, alone_rates, by_axis, group_rates, node_of
+from preflight.statistics import spread_of
 
 MAX_LEAVES = 64  # beyond, pairs of leaves would be more than 2,080 series
-MAX_WORST = 10  # pairs that have a series of their own
+MAX_GPU_NODES = 64  # so many nodes at most have series for each GPU, from one place
+MAX_SUBJECT = 120  # letters
 KINDS = ("gpu", "nic", "slot", "rail", "node", "link", "leaf", "uplink", "path", "class", "environment", "unclear")
+# the families that may be large, the most telling first: where a file can't hold all, the last ones are left out
+LARGE = (
+    *("worst_finding", "slowest_pair_bandwidth_ratio", "slowest_pair_bus_bandwidth_bytes_per_second", "findings"),
+    *("node_bandwidth_ratio", "leaf_pair_bandwidth_ratio", "pair_bus_bandwidth_minimum_bytes_per_second"),
+    "leaf_pair_bus_bandwidth_minimum_bytes_per_second",
+    *("pair_bus_bandwidth_median_bytes_per_second", "leaf_pair_bus_bandwidth_median_bytes_per_second"),
+    *("gpu_matmul_minimum_operations_per_second", "gpu_host_to_device_minimum_bytes_per_second"),
+    *("gpu_device_to_host_minimum_bytes_per_second", "gpu_matmul_median_operations_per_second"),
+    *("gpu_host_to_device_median_bytes_per_second", "gpu_device_to_host_median_bytes_per_second", "gpu_info"),
+)
 
 
-class Gauge(NamedTuple):
-    """One family: its name without the prefix, help, label names, and (label values, figure) of each series."""
-
-    name: str
-    text: str
-    labels: tuple[str, ...]
-    series: Sequence[tuple[tuple[str, ...], float]]
+def by_weight(gauges: list[Gauge]) -> list[Gauge]:
+    """In the order in which they count where not all can be kept."""
+    return sorted(gauges, key=lambda gauge: LARGE.index(gauge.name) + 1 if gauge.name in LARGE else 0)
 
 
-def coverage_gauges(report: Report) -> Iterator[Gauge]:
+def run_gauges(report: Report) -> Iterator[Gauge]:
+    """Answer, times, versions."""
+    command, settings = report.command, report.evidence.settings
+    completed_s = report.started_at_s + report.duration_s
+    yield Gauge("run_answer", [((command, answer), float(answer == report.answer)) for answer in ANSWERS])
+    yield Gauge("run_completion_timestamp_seconds", [((command,), completed_s)])
+    yield Gauge("run_success_timestamp_seconds", [((command,), completed_s)] if report.answer == "go" else [])
+    yield Gauge("run_duration_seconds", [((command,), report.duration_s)])
+    yield Gauge("run_phase_duration_seconds", [((command, phase), s) for phase, s in report.phases_s.items()])
+    yield Gauge("run_partial", [((command,), float(report.partial))])
+    yield Gauge("run_simulated", [((command,), float(settings.simulated))])
+    yield Gauge("run_incidents", [((command,), len(report.evidence.incidents))])
+    yield Gauge("run_info", [((command, settings.backend or ""), 1.0)])
+    versions = sorted(report.environment.versions.items())
+    yield Gauge("version_info", [((command, part, version), 1.0) for part, version in versions])
+
+
+def finding_gauges(report: Report) -> Iterator[Gauge]:
+    """Every verdict of every check that said something, zeros too: a series that vanishes can't be alerted on. The worst few by name."""
+    command = report.command
+    counts = Counter((finding.check, finding.verdict) for finding in report.findings)
+    checks = sorted({check for check, _ in counts})
+    series = [((command, c, verdict.value), float(counts[c, verdict])) for c in checks for verdict in Verdict]
+    yield Gauge("findings", series)
+    yield Gauge("check_duration_seconds", [((command, run.check), run.duration_s) for run in report.checks])
+    bad = [f for f in report.findings if f.verdict.rank < Verdict.PASS.rank]
+    worst = sorted(bad, key=lambda finding: finding.verdict.rank)[:MAX_WORST]
+    nodes = _node_names(report)
+    told = [
+        (command, f.check, f.subject[:MAX_SUBJECT], node_of_finding(f, nodes) or "", f.verdict.value) for f in worst
+    ]
+    yield Gauge("worst_finding", [(values, 1.0) for values in told])
+
+
+def _node_names(report: Report) -> frozenset[str]:
+    plan, inventory = report.evidence.plan, report.evidence.inventory
+    return frozenset(
+        (*(plan.placement.nodes if plan else ()), *(node.name for node in (inventory.nodes if inventory else ())))
+    )
+
+
+def node_of_finding(finding: Finding, nodes: frozenset[str]) -> str | None:
+    """The node that it blames, or is about; None: none, or several."""
+    for name in (finding.blames.name if finding.blames else "", finding.subject):
+        first = name.split(" ", 1)[0].rstrip(":,")
+        if name in nodes or (first in nodes and not any(word.strip(":,") in nodes for word in name.split(" ")[1:])):
+            return name if name in nodes else first
+    return None
+
+
+def coverage_gauges(report: Report, facts: list[PairFact]) -> Iterator[Gauge]:
     """What the run meant to measure and measured; parts that are not known or not there are left out."""
-    seen = report.coverage
+    seen, command = report.coverage, report.command
     if not seen.pairs_planned and not seen.groups_planned:
         return
-    yield Gauge("pairs_planned", "Pairs that the last run meant to measure.", (), [((), seen.pairs_planned)])
-    yield Gauge("pairs_measured", "Pairs that the last run measured.", (), [((), seen.pairs_measured)])
-    yield Gauge("groups_planned", "Groups that the last run meant to measure.", (), [((), seen.groups_planned)])
-    yield Gauge("groups_measured", "Groups that the last run measured.", (), [((), seen.groups_measured)])
-    for name, what, planned, measured in (
-        ("links", "Ways of GPUs out of their nodes", seen.links_planned, seen.links_measured),
-        ("uplinks", "Ways of leaves to other leaves", seen.uplinks_planned, seen.uplinks_measured),
-        ("leaf_pairs", "Pairs of leaves", seen.leaf_pairs_planned, seen.leaf_pairs_measured),
+    for name, figure in (
+        ("pairs_planned", seen.pairs_planned),
+        ("pairs_measured", seen.pairs_measured),
+        ("pairs_withheld", max(0, len(facts) - MAX_WORST)),
+        ("groups_planned", seen.groups_planned),
+        ("groups_measured", seen.groups_measured),
+    ):
+        yield Gauge(name, [((command,), figure)])
+    for name, planned, measured in (
+        ("links", seen.links_planned, seen.links_measured),
+        ("uplinks", seen.uplinks_planned, seen.uplinks_measured),
+        ("leaf_pairs", seen.leaf_pairs_planned, seen.leaf_pairs_measured),
     ):
         if planned:
-            yield Gauge(f"{name}_planned", f"{what} that the last run meant to measure.", (), [((), planned)])
-            yield Gauge(f"{name}_measured", f"{what} that the last run measured.", (), [((), measured)])
+            yield Gauge(f"{name}_planned", [((command,), planned)])
+            yield Gauge(f"{name}_measured", [((command,), measured)])
 
 
-def pair_gauges(report: Report) -> Iterator[Gauge]:
-    """Minimum and median for each node and route, and for each two leaves; the slowest pairs."""
-    name, evidence = "pair_bus_bandwidth", report.evidence
-    text = "Bus bandwidth of pairs with an end on the node, both ends inside it or between nodes"
-    yield from _low_and_middle(name, text, ("node", "route"), sorted(rates_by_node(evidence).items()))
-    pairs = {pair: rate for pair, rate in pair_rates(evidence.measurements or ()).items() if rate is not None}
-    by_leaf: dict[tuple[str, ...], list[float]] = {}
-    for pair, rate in pairs.items():
-        leaves = [leaf_of(evidence, rank) for rank in pair]
-        nodes = {node_of(evidence.plan, rank) for rank in pair}
-        known = [leaf for leaf in leaves if leaf is not None]
-        if len(known) == 2 and len(nodes) == 2:
-            by_leaf.setdefault(tuple(sorted(known)), []).append(rate)
-    if len({leaf for leaves in by_leaf for leaf in leaves}) <= MAX_LEAVES:
-        text = "Bus bandwidth of pairs of nodes, by their leaf switches"
-        yield from _low_and_middle("leaf_pair_bus_bandwidth", text, ("leaf", "other_leaf"), sorted(by_leaf.items()))
-    slowest = sorted(pairs, key=lambda pair: pairs[pair])[:MAX_WORST]
-    series = [((*map(str, pair), *(node_of(evidence.plan, r) or "" for r in pair)), pairs[pair]) for pair in slowest]
-    labels = ("rank", "other_rank", "node", "other_node")
-    yield Gauge("slowest_pair_bus_bandwidth_bytes_per_second", "Bus bandwidth of the slowest pairs.", labels, series)
+def group_gauges(report: Report) -> Iterator[Gauge]:
+    """Slowest and middle group of each axis by mode, and the worst contention."""
+    lows, middles, contentions = [], [], []
+    for (axis, collective, size_bytes), rates in by_axis(group_rates(report.evidence.measurements or ())).items():
+        key = (axis, collective, str(size_bytes))
+        for mode in MODES:
+            spread = spread_of(value for rate in rates if (value := getattr(rate, mode)) is not None)
+            if spread:
+                lows.append(((*key, mode), spread.minimum))
+                middles.append(((*key, mode), spread.median))
+        ratios = spread_of(rate.contention for rate in rates if rate.contention is not None)
+        if ratios:
+            contentions.append((key, ratios.minimum))
+    yield Gauge("group_bus_bandwidth_minimum_bytes_per_second", lows)
+    yield Gauge("group_bus_bandwidth_median_bytes_per_second", middles)
+    yield Gauge("group_contention_minimum_ratio", contentions)
 
 
-def gpu_gauges(report: Report) -> Iterator[Gauge]:
+def pair_gauges(facts: list[PairFact]) -> Iterator[Gauge]:
+    """Minimum and median for each node and route, and for each two leaves; ratios; the slowest pairs."""
+    return pair_families(facts, max_leaves=MAX_LEAVES)
+
+
+def alone_gauges(report: Report) -> Iterator[Gauge]:
     """What the GPUs of each node do by themselves: the slowest and the middle one."""
-    names: dict[Collective, tuple[str, str, str]] = {
-        "matmul": ("gpu_matmul", "operations_per_second", "Floating-point operations per second of one GPU"),
-        "host_to_device": ("gpu_host_to_device", "bytes_per_second", "Copies from host to GPU"),
-        "device_to_host": ("gpu_device_to_host", "bytes_per_second", "Copies from GPU to host"),
+    names: dict[Collective, tuple[str, str]] = {
+        "matmul": ("gpu_matmul", "operations_per_second"),
+        "host_to_device": ("gpu_host_to_device", "bytes_per_second"),
+        "device_to_host": ("gpu_device_to_host", "bytes_per_second"),
     }
     for op, by_rank in alone_rates(report.evidence.measurements or ()).items():
         if op not in names:
@@ -78,44 +141,39 @@ def gpu_gauges(report: Report) -> Iterator[Gauge]:
             node = node_of(report.evidence.plan, rank)
             if node is not None:
                 by_node.setdefault((node,), []).append(rate)
-        name, unit, text = names[op]
-        yield from _low_and_middle(name, text, ("node",), sorted(by_node.items()), unit=unit, what="GPU of the node")
+        name, unit = names[op]
+        yield from low_and_middle(name, sorted(by_node.items()), unit)
 
 
 def fabric_gauges(report: Report) -> Iterator[Gauge]:
-    """How many parts are named, by kind; what healthy probes give."""
+    """How many parts are named, by kind; what healthy probes give, and should give."""
     found = report.evidence.localisation
     if found is None or found.unjudged:
         return
     counts: Counter[str] = Counter(culprit.kind or "unclear" for culprit in found.culprits)
-    kinds = [((kind,), float(counts[kind])) for kind in KINDS]
-    yield Gauge(
-        "fabric_slow_parts",
-        "Parts of the fabric that the last run found slow, by kind; unclear: more than one explanation.",
-        ("kind",),
-        kinds,
-    )
-    references = {(ref.op, ref.route): ref.bytes_per_s for ref in found.references}
-    yield Gauge(
-        "fabric_reference_bytes_per_second",
-        "What healthy probes of one operation give over one class of routes.",
-        ("operation", "route"),
-        list(references.items()),
-    )
+    yield Gauge("fabric_slow_parts", [((kind,), float(counts[kind])) for kind in KINDS])
+    references = {(ref.op, ref.route): ref for ref in found.references}
+    yield Gauge("fabric_reference_bytes_per_second", [(key, ref.bytes_per_s) for key, ref in references.items()])
+    expected = [(key, ref.expected_bytes_per_s) for key, ref in references.items()]
+    yield Gauge("fabric_expected_bytes_per_second", [(key, rate) for key, rate in expected if rate is not None])
 
 
-def _low_and_middle(
-    name: str,
-    text: str,
-    labels: tuple[str, ...],
-    rates: Iterable[tuple[tuple[str, ...], list[float]]],
-    *,
-    unit: str = "bytes_per_second",
-    what: str = "pair",
-) -> Iterator[Gauge]:
-    spreads = [(key, spread_of(values)) for key, values in rates]
-    known: list[tuple[tuple[str, ...], Spread]] = [(key, spread) for key, spread in spreads if spread]
-    lows = [(key, spread.minimum) for key, spread in known]
-    middles = [(key, spread.median) for key, spread in known]
-    yield Gauge(f"{name}_minimum_{unit}", f"{text}: slowest {what}.", labels, lows)
-    yield Gauge(f"{name}_median_{unit}", f"{text}: median {what}.", labels, middles)
+def gpu_gauges(report: Report) -> Iterator[Gauge]:
+    """Which GPU is where, with gpu, UUID and pci_bus_id spelled as dcgm-exporter does, for joins on UUID."""
+    inventory = report.evidence.inventory
+    nodes = inventory.nodes if inventory else ()
+    series = [
+        ((node.name, str(gpu.index), gpu.uuid, dcgm_bus_id(gpu.pci_bus_id), gpu.name or ""), 1.0)
+        for node in (nodes if len(nodes) <= MAX_GPU_NODES else ())
+        for gpu in node.gpus or ()
+        if gpu.uuid is not None
+    ]
+    yield Gauge("gpu_info", list(dict(series).items()))
+
+
+def dcgm_bus_id(pci_bus_id: str | None) -> str:
+    """As in "0000:1a:00.0" -> "00000000:1A:00.0"; an empty label, which Prometheus takes as absent, if unknown."""
+    if pci_bus_id is None:
+        return ""
+    domain, _, rest = pci_bus_id.partition(":")
+    return f"{domain.zfill(8)}:{rest}".upper()
