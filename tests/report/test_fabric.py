@@ -229,7 +229,7 @@ def test_metrics_tell_gpus_alone_pairs_of_leaves_the_slowest_pairs_and_slow_part
     assert ("gpu_matmul_minimum_operations_per_second", ("node0",)) in got
     assert got["leaf_pair_bus_bandwidth_minimum_bytes_per_second", ("a", "b")] == pytest.approx(47e9)
     assert got["leaf_pair_bus_bandwidth_median_bytes_per_second", ("a", "a")] == pytest.approx(47e9)
-    assert sum(name == "slowest_pair_bus_bandwidth_bytes_per_second" for name, _ in got) == 18
+    assert sum(name == "slowest_pair_bus_bandwidth_bytes_per_second" for name, _ in got) == 28
     assert got["fabric_slow_parts", ("node",)] == 1
     assert got["fabric_slow_parts", ("unclear",)] == 0
     assert got["fabric_reference_bytes_per_second", ("send_recv", "other leaf, like slots")] == pytest.approx(47e9)
