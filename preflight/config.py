@@ -25,7 +25,7 @@ Nobody = Literal["hold", "warn"]
 
 class AgentSite(Noun, frozen=True, kw_only=True):
     """The resident agent. `address` None: told by `interface`, or else the node's own address. `users`: who may ask for work beside root and the agent's own user (munge). `munge_socket`: munged's, None: its default.
-    `worker_command`: what starts workers, in an environment with the site's torch and NCCL; None: the agent's own Python. `worker_environment`: its variables beside a few of the agent's. `first_port`, `last_port`: of agents that srun starts, and of rendezvous; None: any.
+    `worker_command`: what starts workers, in an environment with the site's torch and NCCL; None: the agent's own Python. `worker_environment`: its variables beside a few of the agent's. `first_port`, `last_port`: of agents that srun starts, and of rendezvous; None: any. `check_every_s`: how often the agent judges its own node for /metrics; 0: never.
     """
 
     port: int = AGENT_PORT
@@ -39,6 +39,7 @@ class AgentSite(Noun, frozen=True, kw_only=True):
     worker_user: str | None = None
     first_port: int | None = None
     last_port: int | None = None
+    check_every_s: float = 300.0
 
 
 class SlurmSite(Noun, frozen=True, kw_only=True):
@@ -281,6 +282,7 @@ SECTIONS: dict[str, tuple[type[Any], dict[str, Reader]]] = {
             "worker_user": _text,
             "first_port": _PORT,
             "last_port": _PORT,
+            "check_every": _seconds,
         },
     ),
     "slurm": (
