@@ -87,6 +87,8 @@ def command(
         user=user,
         launch=launch_of(agent.worker_command, agent.worker_environment, user, source=site.source or ""),
         gives_way=give_way,
+        check_every_s=0.0 if parent else agent.check_every_s,
+        rules=site.slurm.rules,
     )
     gate = gate_of(agent.users, agent.munge_socket) if munge else None
     keep = keeper(site.slurm.state_dir, name) if not parent else None

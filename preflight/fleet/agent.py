@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -20,14 +20,17 @@ from aiohttp import web
 from preflight.discover.node import discover_node
 from preflight.errors import AgentBusy, PreflightError, WorldError
 from preflight.fleet import api
+from preflight.fleet.agent_metrics import AgentMetrics, counting
 from preflight.fleet.auth import SIGNATURE_HEADER, Denied, sign_reply
 from preflight.fleet.credential import Gate, refuse_open
 from preflight.fleet.launch import Launch
 from preflight.fleet.munge import MungeGate
 from preflight.fleet.munge_users import slurm_user
+from preflight.fleet.node_watch import NodeWatch
 from preflight.fleet.server import MAX_CONNECTIONS, RECEIVE_S, Server, bind
 from preflight.fleet.threads import in_daemon_thread
 from preflight.fleet.workers import Pool
+from preflight.model import Report
 
 MAX_READINGS = 8  # at once: each has children that take some 50 MB
 END_S = 3.5  # for ending workers: SIGKILL takes milliseconds, or for ever
@@ -35,6 +38,7 @@ HUNG_UP_S = 5.0  # a coordinator that hangs up in the middle of a request, and c
 LEASE_S = 60.0  # without any request for so long, and none under way, the coordinator is gone
 
 KeepVerdict = Callable[[api.VerdictRequest], None]  # raises WorldError
+KeepReport = Callable[[Report], object]  # raises PreflightError, OSError
 
 
 Left = Literal["told", "lease"]  # why an agent of one run left: its coordinator said so, or came no more
@@ -44,6 +48,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How an agent serves. `address`: what peers reach its workers under, and where it listens unless `listen` names another. `user`: who the workers become. `launch`: what starts them, None: this Python.
 
     `gives_way`: refuse to probe where others are at work, and end when they come. `leave_with_lease`: it was started for one run, and ends with it. `receive_s`: how long a request's header may take to arrive, and then its body. `max_connections`: one more is refused.
+    `check_every_s`: how often it judges its own node for /metrics, 0: never; `rules`: as `preflight node --rules`.
     """
 
     name: str
@@ -57,6 +62,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     gives_way: bool = False
     receive_s: float = RECEIVE_S
     max_connections: int = MAX_CONNECTIONS
+    check_every_s: float = 0.0
+    rules: str | None = None
 
 
 class Agent:
@@ -68,13 +75,15 @@ class Agent:
         key: bytes | None,
         munge: MungeGate | None = None,
         keep_verdict: KeepVerdict | None = None,
+        keep_report: KeepReport | None = None,
     ) -> None:
-        """Raises UsageError if there is neither a key nor munge to tell who may ask. `keep_verdict`: where verdicts of this node go, None: nowhere."""
+        """Raises UsageError if there is neither a key nor munge to tell who may ask. `keep_verdict`: where verdicts of this node go, `keep_report`: its own judgements of it; None: nowhere."""
         refuse_open(key, munge)
         self.settings = settings
         self.key = key
         self.munge = munge
         self.keep_verdict = keep_verdict
+        self.keep_report = keep_report
         self.pool = Pool(settings.name, settings.address, settings.user, settings.launch, gives_way=settings.gives_way)
         self.readings = 0  # discoveries under way
         self.leave = asyncio.Event()
@@ -87,8 +96,10 @@ class Agent:
         self.run_id: str | None = None  # the run that the workers belong to
         self.gave_way: dict[str, str] = {}  # the run that ended here before its time -> why
         self.gate: Gate | None = None
-        app = web.Application(client_max_size=api.MAX_REQUEST_BYTES)
+        self.metrics = AgentMetrics(settings.name, lambda: len(self.pool.workers))
+        app = web.Application(client_max_size=api.MAX_REQUEST_BYTES, middlewares=[counting(self.metrics)])
         app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/metrics", self.metrics.handle)
         for path, kind, handler in (
             ("/v1/discover", api.DiscoverRequest, self._discover),
             ("/v1/start", api.StartRequest, self._start),
@@ -111,14 +122,30 @@ class Agent:
         self.gate = Gate(frozenset(names), self.key, self.munge)
         await self.server.start(listening)
         on_ready(port)
-        lease = asyncio.get_running_loop().create_task(self._watch_lease())
+        tasks = [asyncio.get_running_loop().create_task(work) for work in self._beside()]
         try:
             await self.leave.wait()
         finally:
-            lease.cancel()
+            for task in tasks:
+                task.cancel()
             self.server.close()
             await asyncio.wait([asyncio.ensure_future(self.pool.stop())], timeout=END_S)
             await self.server.stop()
+
+    def _beside(self) -> Iterator[Coroutine[None, None, None]]:
+        """What goes on while requests are served."""
+        yield self._watch_lease()
+        every_s = self.settings.check_every_s
+        if every_s > 0:
+            watch = NodeWatch(
+                self.metrics,
+                every_s,
+                busy=lambda: self.run_id is not None or self.under_way > 0,
+                judged=self.keep_report,
+                say=log,
+                rules=self.settings.rules,
+            )
+            yield watch.run()
 
     async def _watch_lease(self) -> None:
         while True:

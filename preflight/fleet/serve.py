@@ -9,7 +9,7 @@ import signal
 import sys
 
 from preflight.errors import ConfigError
-from preflight.fleet.agent import Agent, KeepVerdict, Settings, leave_with_parent, log
+from preflight.fleet.agent import Agent, KeepReport, KeepVerdict, Settings, leave_with_parent, log
 from preflight.fleet.auth import MIN_KEY_BYTES
 from preflight.fleet.munge import MungeGate
 from preflight.fleet.notify import Notifier
@@ -23,13 +23,14 @@ def serve(
     parent: int | None,
     munge: MungeGate | None = None,
     keep_verdict: KeepVerdict | None = None,
+    keep_report: KeepReport | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until the parent of a local run ends. Raises UsageError if the address can't be bound, or if there is neither key nor munge."""
     if parent is not None:
         die_with_parent(parent)
     _raise_file_limit()
     notifier = Notifier.from_environment(os.environ)
-    asyncio.run(_serve(Agent(settings, key, munge, keep_verdict), notifier, parent))
+    asyncio.run(_serve(Agent(settings, key, munge, keep_verdict, keep_report), notifier, parent))
 
 
 async def _serve(agent: Agent, notifier: Notifier, parent: int | None) -> None:

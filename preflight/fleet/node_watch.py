@@ -1,0 +1,134 @@
+"""Judges an agent's own node now and then, in a child with a deadline: `preflight node`. Nothing of a driver, and nothing heavy, comes into the agent."""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from preflight.errors import PreflightError
+from preflight.fleet.agent_metrics import AgentMetrics, own_environment
+from preflight.fleet.local import own_command
+from preflight.fleet.threads import in_daemon_thread
+from preflight.model import Report, from_json
+
+READ_S = 20.0  # the driver's time to answer
+DEADLINE_S = 60.0  # of the child; its imports on a busy node included
+FIRST_S = 30.0  # at the latest so long after the start
+MAX_BYTES = 16 * 2**20  # a report of 8 GPUs has some 100 kB
+LOOK_S = 0.5
+REAP_S = 2.0
+
+
+class GaveWayError(Exception):
+    """A run came: the node is not read beside it."""
+
+
+class NodeWatch:
+    """`every_s`: seconds between two judgements, give or take a tenth. `busy`: a run of ours is under way: then none is begun, and one that was begun ends. `judged`: is given each report, in a thread of its own. `say`: a line for the log."""
+
+    def __init__(
+        self,
+        metrics: AgentMetrics,
+        every_s: float,
+        *,
+        busy: Callable[[], bool],
+        judged: Callable[[Report], object] | None = None,
+        say: Callable[[str], object] = lambda _: None,
+        rules: str | None = None,
+        command: Sequence[str] | None = None,
+    ) -> None:
+        self.metrics, self.every_s, self.busy, self.judged, self.say = metrics, every_s, busy, judged, say
+        more = ("--rules", rules) if rules else ()
+        self.command = command or (*own_command(), "node", "--format", "json", "--timeout", f"{READ_S:g}s", *more)
+        self._told = ""
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        await asyncio.sleep(random.uniform(0, min(self.every_s, FIRST_S)))
+        while True:
+            if self.busy():
+                await asyncio.sleep(LOOK_S)
+                continue
+            try:
+                await self.judge_once()
+            except GaveWayError:
+                continue
+            await asyncio.sleep(self.every_s * random.uniform(0.9, 1.1))
+
+    async def judge_once(self) -> None:
+        """One judgement. Raises GaveWayError."""
+        began_s = time.time()
+        try:
+            report = from_json(await self._ask(), Report)
+        except (OSError, ValueError, PreflightError, msgspec.DecodeError) as error:
+            self.metrics.no_judgement(began_s)
+            self._note(f"this node could not be judged: {error}")
+            return
+        self.metrics.judgement(report)
+        self._told = ""
+        judged = self.judged
+        if judged is not None:
+            try:
+                await in_daemon_thread(lambda: judged(report))
+            except (OSError, PreflightError) as error:
+                self._note(f"the judgement can't be kept: {error}")
+
+    def _note(self, text: str) -> None:
+        """Said once, not every few minutes."""
+        if text != self._told:
+            self._told = text
+            self.say(text)
+
+    async def _ask(self) -> bytes:
+        """The report. Raises OSError, ValueError: the child did not come up, ended badly, hung or said too much; GaveWayError."""
+        child = await asyncio.create_subprocess_exec(
+            *self.command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            env=own_environment(),
+        )
+        assert child.stdout is not None
+        reading = asyncio.ensure_future(_all(child.stdout))
+        ends_at = time.monotonic() + DEADLINE_S
+        try:
+            while not reading.done():
+                await asyncio.wait([reading], timeout=LOOK_S)
+                if self.busy():
+                    raise GaveWayError
+                if time.monotonic() > ends_at:
+                    raise ValueError(f"`preflight node` did not end within {DEADLINE_S:g} s")
+            answer = reading.result()
+            if not answer:
+                raise ValueError("`preflight node` said nothing")
+            return answer
+        finally:
+            reading.cancel()
+            await _end(child)
+
+
+async def _all(stream: asyncio.StreamReader) -> bytes:
+    """Raises ValueError: more than MAX_BYTES."""
+    parts, size = [], 0
+    while part := await stream.read(2**16):
+        parts.append(part)
+        size += len(part)
+        if size > MAX_BYTES:
+            raise ValueError(f"`preflight node` said more than {MAX_BYTES // 2**20} MiB")
+    return b"".join(parts)
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    """The child and what it started. One that the kernel holds is left behind."""
+    if child.returncode is not None:
+        return
+    with contextlib.suppress(OSError):
+        os.killpg(child.pid, signal.SIGKILL)
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(child.wait(), REAP_S)
