@@ -1,0 +1,59 @@
+"""Queries of the dashboards. Each selects by cluster and by real or simulated, and names only metrics and labels of the catalogue."""
+
+import re
+
+from preflight.metrics import BY_NAME, MORE_LABELS, PREFIX, Metric
+
+# An empty `cluster` is one that the scrape configuration does not set. `simulated`: a variable with one value at a time, so that no panel ever mixes the two.
+_ALWAYS = 'cluster=~"$cluster",simulated=~"$simulated"'
+SCRAPE_LABELS = frozenset(("instance", "job", "cluster", "simulated"))  # of the scrape, and of a modelled cluster
+HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
+
+# Below expected: the same limits as the alerts' (deploy/prometheus/rules; tests/grafana compares them).
+RATIO_BAD, RATIO_LOW = 0.8, 0.9
+# How far a node may drift from its own mean before it is coloured; repeats of one pair on a quiet fabric vary by some per cent.
+DRIFT_BAD, DRIFT_LOW = 0.85, 0.95
+SWEEP_OVERDUE_S = 2 * 3600.0  # two sweeps of one an hour, as deploy/systemd and deploy/slurm start them
+UP = 'up{job=~".*preflight.*",cluster=~"$cluster"}'
+
+
+def metric_of(name: str) -> Metric | None:
+    """The catalogue's entry for a series' name, with or without prefix; None: it is none of ours."""
+    name = name.removeprefix(PREFIX)
+    for suffix in HISTOGRAM_SUFFIXES:
+        found = BY_NAME.get(name.removesuffix(suffix))
+        if name.endswith(suffix) and found and found.kind == "histogram":
+            return found
+    return BY_NAME.get(name)
+
+
+def labels_of(metric: Metric) -> frozenset[str]:
+    """All labels that a series of it may have, from whichever path it comes."""
+    more = {label for path in metric.paths for label in MORE_LABELS[path]}
+    return frozenset({*metric.labels, *more, *SCRAPE_LABELS, *(("le",) if metric.kind == "histogram" else ())})
+
+
+def q(name: str, matchers: str = "") -> str:
+    """A selector of one metric. `name` without the prefix. Raises ValueError for a name or label that the catalogue lacks."""
+    metric = metric_of(name)
+    if metric is None:
+        raise ValueError(f"{name}: no such metric")
+    if unknown := set(re.findall(r"(\w+)(?:=~|!~|!=|=)\"", matchers)) - labels_of(metric):
+        raise ValueError(f"{name} has no label {', '.join(sorted(unknown))}")
+    return f"{PREFIX}{name}{{{','.join(filter(None, (matchers, _ALWAYS)))}}}"
+
+
+def both_ways(name: str, leaf: str) -> str:
+    """A metric of pairs of leaves, (a, b) and (b, a), so that a matrix is whole. The lower figure counts where there are two."""
+    other_way = q(name, f'other_leaf=~"{leaf}"')
+    for new, old in (("to", "leaf"), ("leaf", "other_leaf"), ("other_leaf", "to")):
+        other_way = f'label_replace({other_way}, "{new}", "$1", "{old}", "(.*)")'
+    leaf_matcher = f'leaf=~"{leaf}"'
+    return f"min by (leaf, other_leaf) ({q(name, leaf_matcher)} or {other_way})"
+
+
+def level(selector: str, by: str) -> str:
+    """The worst verdict as a number, by labels: 4 FAIL, 3 UNKNOWN, 2 WARN, 1 PASS, 0 only SKIP. `selector` has %s where the verdict's matcher goes."""
+    ranks = (("FAIL", 4), ("UNKNOWN", 3), ("WARN", 2), ("PASS", 1), ("SKIP", 0))
+    terms = " or ".join(f"{selector % verdict} * {rank}" for verdict, rank in ranks)
+    return f"max by ({by}) ({terms})"
