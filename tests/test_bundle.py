@@ -7,6 +7,7 @@ import sys
 import venv
 import zipfile
 from importlib.metadata import distribution
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import pytest
@@ -27,13 +28,15 @@ def write_wheel(folder: Path, name: str, version: str) -> None:
 
 
 def pack_again(folder: Path, name: str) -> None:
-    """The wheel of an installed pure distribution."""
+    """The wheel of an installed pure distribution, with its bytecode beside each module: pip runs from the wheel, many times."""
     installed = distribution(name)
     path = folder / f"{name.replace('-', '_')}-{installed.version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as wheel:
         for file in installed.files:
             if not file.as_posix().startswith("..") and "__pycache__" not in file.parts:
                 wheel.write(file.locate(), file.as_posix())
+                if file.suffix == ".py" and Path(compiled := cache_from_source(str(file.locate()))).exists():
+                    wheel.write(compiled, f"{file.as_posix()}c")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +76,7 @@ def packages_of(environment: Path) -> Path:
 
 def install(archive: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """Run install.sh with no index in reach, and pip's own settings left out."""
-    environment = {"PATH": os.defpath, "HOME": str(archive), "PIP_CONFIG_FILE": os.devnull}
+    environment = {"PATH": os.defpath, "HOME": str(archive), "PIP_CONFIG_FILE": os.devnull, "PIP_COMPILE": "0"}
     command = ["sh", archive / "install.sh", *options]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
