@@ -8,10 +8,10 @@ from deploy.grafana.queries import q
 
 SCHEMA_VERSION = 39  # Grafana 11; older servers of the 10 line ignore what they don't know
 COLUMNS = 24
-RUNBOOK = "https://github.com/OWNER/REPOSITORY/blob/main/deploy/prometheus/runbook.md"
+RUNBOOK = "https://preflight.example/runbook.md"  # the same placeholder as in the alert rules
 REAL, SIMULATED = "(false)?", "true"  # matched against the label `simulated`, which series of real runs lack
 TAG = "preflight"
-COMPLETED = q("run_completion_timestamp_seconds", 'command=~"run|scan"')
+COMPLETED = q("run_completion_timestamp_seconds", 'command!~"agent|node|slurm.*"')
 NODE_PAGE = (
     "/d/preflight-node?${datasource:queryparam}&${cluster:queryparam}&${simulated:queryparam}"
     "&var-node=${__data.fields.%s:percentencode}"

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-from tests.grafana.promql import BUILT_IN, variables_in
+from deploy.grafana.ask import panels_of as panels
+from deploy.grafana.ask import variables_in
+from tests.grafana.promql import BUILT_IN
 
 Json = dict[str, Any]
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -13,12 +15,6 @@ DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 UNITS = {"none", "short", "percentunit", "s", "Bps", "flops", "reqps", "dateTimeFromNow"}
 KINDS = {"stat", "bargauge", "table", "timeseries", "state-timeline", "heatmap"}  # all of Grafana's core
 COLUMNS = 24
-
-
-def panels(board: Json) -> list[Json]:
-    """All panels, those inside folded rows too; rows themselves are none."""
-    all_of_them = [each for panel in board["panels"] for each in (panel, *panel.get("panels", ()))]
-    return [panel for panel in all_of_them if panel["type"] != "row"]
 
 
 def targets(board: Json) -> Iterator[tuple[Json, Json]]:

@@ -6,8 +6,9 @@ from typing import Any
 
 import promql_parser as parser
 
+from deploy.grafana.ask import panels_of as panels
 from preflight.metrics import CATALOGUE, PREFIX
-from tests.grafana.lint import Json, panels, targets
+from tests.grafana.lint import Json, targets
 from tests.grafana.promql import (
     FOREIGN,
     answer_labels,

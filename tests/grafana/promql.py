@@ -1,38 +1,29 @@
 """What a query of a dashboard asks: its syntax tree with Grafana's variables filled in, the series it selects, and the labels that its answer has."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import promql_parser as parser
 
+from deploy.grafana.ask import filled
 from deploy.grafana.queries import labels_of, metric_of
 
 # what Grafana fills in itself; the values are those of a dashboard of six hours
 BUILT_IN = {"__rate_interval": "5m", "__range": "6h", "__interval": "1m"}
-_VARIABLE = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$([A-Za-z_]\w*)")
 # series of others that our dashboards show, and their labels
 FOREIGN = {
     "up": {"instance", "job", "cluster"},
-    "ALERTS": {"alertname", "alertstate", "severity", "node", "instance", "job", "cluster"},
+    "ALERTS": {
+        *("alertname", "alertstate", "severity", "instance", "job", "cluster"),
+        *("node", "check", "other_node", "leaf", "other_leaf", "route", "answer"),
+    },
     "node_textfile_mtime_seconds": {"file", "instance", "job", "cluster"},
 }
 
 
-def variables_in(text: str) -> set[str]:
-    """Names of the variables in a text; `$1` of label_replace is none."""
-    return {first or second for first, second in _VARIABLE.findall(text)}
-
-
-def filled(text: str, values: dict[str, str] | None = None) -> str:
-    """The text with each variable's value, as Grafana puts it in. An unknown one stays."""
-    known = {**BUILT_IN, **(values or {})}
-    return _VARIABLE.sub(lambda found: known.get(found[1] or found[2], found[0]), text)
-
-
 def tree(text: str) -> Any:
     """Raises ValueError: no PromQL."""
-    return parser.parse(filled(text))
+    return parser.parse(filled(text, BUILT_IN))
 
 
 def parts(node: Any) -> Iterator[tuple[Any, tuple[Any, ...]]]:

@@ -1,12 +1,15 @@
 """The dashboards as committed: built from their descriptions, clean by every rule, and whole."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from deploy.grafana import queries
+from deploy.grafana.ask import panels_of
 from deploy.grafana.build import OUT, files
 from preflight.formats import read_yaml
 from tests.grafana import lint, lint_queries
@@ -70,3 +73,31 @@ def test_the_provisioning_files_name_the_folder_and_ask_no_oftener_than_a_networ
     [source] = read_yaml(folder / "datasources/preflight.yml")["datasources"]
     assert source["type"] == "prometheus"
     assert source["editable"] is False
+
+
+@pytest.fixture(scope="module")
+def alerts():
+    groups = read_yaml(ROOT / "deploy/prometheus/rules/preflight-alerts.yml")["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
+
+
+def test_colours_change_where_the_alerts_begin(alerts):
+    limits = {name: float(re.search(r"< (0\.\d+)", rule["expr"])[1]) for name, rule in alerts.items() if "Slow" in name}
+    assert limits["PreflightNodeSlow"] == limits["PreflightLeafPathSlow"] == queries.RATIO_BAD
+    assert limits["PreflightPairNewlySlow"] == queries.PAIR_BAD
+    late = re.search(r"> 2 \* scalar\(preflight:scan_period_seconds\) \+ (\d+)", alerts["PreflightScanOverdue"]["expr"])
+    assert 2 * 3600 + float(late[1]) == queries.SWEEP_OVERDUE_S
+    assert "> 1800" in alerts["PreflightAgentStale"]["expr"]
+
+
+def test_every_alert_has_a_panel_that_links_to_the_place_in_the_runbook_where_the_alert_links_to(alerts):
+    made = [board(name) for name in NAMES]
+    linked = {link["url"] for each in made for panel in panels_of(each) for link in panel["links"]}
+    assert linked == {rule["annotations"]["runbook_url"] for rule in alerts.values()}
+
+
+def test_scrapes_that_a_dashboard_counts_are_the_jobs_that_the_alerts_know(alerts):
+    jobs = {job for rule in alerts.values() for job in re.findall(r'job="(preflight-\w+)"', rule["expr"])}
+    [pattern] = re.findall(r'job=~"([^"]+)"', queries.UP)
+    assert jobs
+    assert all(re.fullmatch(pattern, job) for job in jobs)

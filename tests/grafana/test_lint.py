@@ -5,9 +5,9 @@ import json
 
 import pytest
 
+from deploy.grafana.ask import panels_of as panels
 from deploy.grafana.build import OUT
 from tests.grafana import lint, lint_queries
-from tests.grafana.lint import panels
 
 RULES = {rule.__name__: rule for rule in (*lint.RULES, *lint_queries.RULES)}
 
@@ -49,7 +49,12 @@ def variable(which, /, **changes):
     return change
 
 
-MATRIX, STAT, LINES, TABLE = "Leaf x leaf: share of the reference", "Lowest pair of leaves", "The ten lowest nodes", "Slowest pairs"
+MATRIX, STAT, LINES, TABLE = (
+    "Leaf x leaf: share of the reference",
+    "Lowest pair of leaves",
+    "The ten lowest nodes",
+    "Slowest pairs",
+)
 ALL = 'cluster=~"$cluster",simulated=~"$simulated"'
 SICK = [
     ("identity", set_at("", "id", 7), "id is not null"),

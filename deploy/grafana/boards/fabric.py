@@ -14,9 +14,10 @@ from deploy.grafana.panels import (
     stat,
     table,
 )
-from deploy.grafana.queries import DRIFT_BAD, DRIFT_LOW, RATIO_BAD, RATIO_LOW, both_ways, q
+from deploy.grafana.queries import DRIFT_BAD, DRIFT_LOW, PAIR_BAD, RATIO_BAD, RATIO_LOW, both_ways, q
 
 _RATIO = low_is_bad(RATIO_BAD, RATIO_LOW)
+_PAIRS = low_is_bad(PAIR_BAD, RATIO_BAD)
 _DRIFT = low_is_bad(DRIFT_BAD, DRIFT_LOW)
 _RUNS, _ROUTE = 'command=~"$command"', 'route=~"$route"'
 _NODES = f"min by (node, route) ({q('node_bandwidth_ratio', _ROUTE)})"
@@ -31,7 +32,7 @@ _LINKS = {"node": NODE_PAGE % "node", "other_node": NODE_PAGE % "other_node"}
 _SUMMARY = (
     stat(
         "Parts found slow",
-        "Parts of the fabric (GPU, NIC, node, leaf, uplink, path, ...) that the last run names as slow. Unclear: more than one explanation, so nothing is blamed.",
+        "Parts of the fabric (GPU, NIC, node, leaf, uplink, path, ...) that the last run names as slow. Unclear: more than one explanation, so nothing is blamed. Kinds are listed only where some part is named.",
         Query(f"sum(max by (kind) ({q('fabric_slow_parts')}))", "all"),
         Query(f"max by (kind) ({q('fabric_slow_parts')}) > 0", "{{kind}}"),
         unit="none",
@@ -89,7 +90,7 @@ _WORST = (
     table(
         "Slowest pairs",
         f"The slowest pairs of GPUs of the last run or sweeps; slot is the GPU's place on its node. Somebody is always last: look at the share. {_REFERENCE}",
-        Query(f"min by ({_PAIR}) ({q('slowest_pair_bandwidth_ratio')})", "of reference", "percentunit", _RATIO),
+        Query(f"min by ({_PAIR}) ({q('slowest_pair_bandwidth_ratio')})", "of reference", "percentunit", _PAIRS),
         Query(f"min by ({_PAIR}) ({q('slowest_pair_bus_bandwidth_bytes_per_second')})", "bus bandwidth", "Bps"),
         columns=("node", "slot", "other_node", "other_slot"),
         sort="of reference",

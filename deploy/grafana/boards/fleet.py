@@ -27,6 +27,7 @@ _STATUS = q("check_status", 'node=~"$node",verdict="%s"')
 _ALL_STATUS = q("check_status", 'node=~"$node"')
 _BAD_STATUS = q("check_status", 'node=~"$node",verdict=~"FAIL|UNKNOWN"')
 _WORST = q("worst_finding", f'{_RUNS},verdict=~"FAIL|UNKNOWN|WARN"')
+_JUDGED = q("run_completion_timestamp_seconds", 'command="agent",node=~"$node"')
 _TEXTFILES = 'node_textfile_mtime_seconds{file=~".*preflight.*",cluster=~"$cluster"}'
 _NODE_LINK = {"node": NODE_PAGE % "node"}
 
@@ -43,7 +44,7 @@ _SUMMARY = (
         Query(f"count({UP} == 0) or 0 * count({UP})"),
         unit="none",
         steps=((0, GREEN), (1, RED)),
-        alerts=("PreflightAgentDown",),
+        alerts=("PreflightAgentDown", "PreflightExporterDown", "PreflightTargetsGone"),
     ),
     stat(
         "Nodes by last sweep",
@@ -83,7 +84,7 @@ _ATTENTION = (
         "Firing alerts",
         f"Alerts of preflight that fire. {GOOD_IF_EMPTY} but only where the alert rules are loaded.",
         Query('ALERTS{alertname=~"Preflight.+",alertstate="firing",cluster=~"$cluster"}'),
-        columns=("alertname", "severity", "node"),
+        columns=("severity", "alertname", "node", "check", "other_node", "leaf", "other_leaf"),
         sort="severity",
         links=_NODE_LINK,
     ),
@@ -192,7 +193,7 @@ _RESULTS = (
         stacked=True,
         colours=ANSWER_COLOURS,
         height=10,
-        alerts=("PreflightPrologFailing",),
+        alerts=("PreflightPrologsFailing",),
     ),
     lines(
         "Drains that prologs asked for",
@@ -206,11 +207,24 @@ _RESULTS = (
 
 _MACHINERY = (
     table(
+        "Nodes judged longest ago",
+        "Time since the agent of a node judged it, longest first. What it said then is not the node of now.",
+        Query(f"topk(50, time() - max by (node) ({_JUDGED}))", "ago", "s", ((0, GREEN), (1800, ORANGE))),
+        columns=("node",),
+        sort="ago",
+        descending=True,
+        links=_NODE_LINK,
+        width=6,
+        height=6,
+        alerts=("PreflightAgentStale",),
+    ),
+    table(
         "Versions of preflight",
         "What writes these figures. More than one version at a time: a change is under way, or was left half done.",
         Query(f"count by (version, python) ({q('build_info')})", "pages"),
         columns=("version", "python"),
         sort="version",
+        width=6,
         height=6,
     ),
     table(
@@ -219,6 +233,7 @@ _MACHINERY = (
         Query(f"{q('collector_success')} == 0"),
         columns=("instance", "job"),
         sort="instance",
+        width=6,
         height=6,
         alerts=("PreflightCollectorBroken",),
     ),
@@ -229,6 +244,7 @@ _MACHINERY = (
         columns=("instance", "command", "node"),
         sort="metrics",
         descending=True,
+        width=6,
         height=6,
     ),
     table(
@@ -238,6 +254,7 @@ _MACHINERY = (
         columns=("instance", "file"),
         sort="age",
         descending=True,
+        width=8,
         height=6,
         alerts=("PreflightTextfileStale",),
     ),
@@ -246,12 +263,16 @@ _MACHINERY = (
         "Requests per second over all agents, by status code.",
         Query(f"sum by (code) (rate({q('agent_requests_total')}[$__rate_interval]))", "{{code}}"),
         unit="reqps",
+        width=8,
+        height=6,
     ),
     lines(
         "Time to gather a page",
         "The slowest agent or exporter, by job.",
         Query(f"max by (job) ({q('collector_duration_seconds')})", "{{job}}"),
         unit="s",
+        width=8,
+        height=6,
     ),
 )
 

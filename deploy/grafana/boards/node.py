@@ -2,9 +2,10 @@
 
 from deploy.grafana.dashboard import NODE_PAGE, Board, Choice
 from deploy.grafana.panels import GOOD_IF_EMPTY, LEVELS, Query, Row, lines, low_is_bad, stat, table, timeline
-from deploy.grafana.queries import RATIO_BAD, RATIO_LOW, level, q
+from deploy.grafana.queries import PAIR_BAD, RATIO_BAD, RATIO_LOW, level, q
 
 _RATIO = low_is_bad(RATIO_BAD, RATIO_LOW)
+_PAIRS = low_is_bad(PAIR_BAD, RATIO_BAD)
 _NODE, _OTHER = 'node="$node"', 'other_node="$node"'
 _STATUS = q("check_status", f'{_NODE},verdict="%s"')
 _PAIR = "node, slot, other_node, other_slot"
@@ -55,7 +56,7 @@ _SUMMARY = (
         "Time since the agent judged its node. What it said ages.",
         Query(f"time() - max({q('run_completion_timestamp_seconds', _AGENT)})"),
         unit="s",
-        alerts=("PreflightAgentDown",),
+        alerts=("PreflightAgentDown", "PreflightAgentStale"),
     ),
 )
 
@@ -114,7 +115,7 @@ _LINKS = (
     table(
         "Slow pairs with this node",
         f"Of the slowest pairs of the last run or sweeps, those with this node at an end. {GOOD_IF_EMPTY} this node is not among them.",
-        Query(_either("slowest_pair_bandwidth_ratio"), "of reference", "percentunit", _RATIO),
+        Query(_either("slowest_pair_bandwidth_ratio"), "of reference", "percentunit", _PAIRS),
         Query(_either("slowest_pair_bus_bandwidth_bytes_per_second"), "bus bandwidth", "Bps"),
         columns=("node", "slot", "other_node", "other_slot"),
         sort="of reference",

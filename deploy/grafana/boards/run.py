@@ -49,7 +49,7 @@ _SUMMARY = (
         Query(f"sum by (answer) ({q('run_answer', _RUN)})", "{{answer}}"),
         unit="none",
         width=8,
-        alerts=("PreflightPrologFailing",),
+        alerts=("PreflightPrologsFailing",),
     ),
     stat(
         "Ended",
@@ -159,7 +159,7 @@ _MEASURED = (
 _GROUPS = (
     table(
         "Groups of the job",
-        "Bus bandwidth by axis, collective and size in bytes: the slowest group alone, with all groups of the axis at once, mixed with other axes, with a skewed split. Empty: not measured.",
+        "Bus bandwidth by axis, collective and size in bytes: the slowest group alone, with all groups of the axis at once, mixed with other axes, with a skewed split. Empty: not measured. Of the last run that had groups, whichever command it was.",
         *(_group("minimum", mode) for mode in _MODES),
         columns=("axis", "collective", "message_size"),
         sort="axis",
