@@ -21,6 +21,7 @@ ANSWERS = ("go", "undecided", "no-go")
 RATIO_BUCKETS = (0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1)  # of a pair's bandwidth over its reference
 MAX_SERIES = 4800  # of a page or file: families that don't fit are left out whole, the least telling ones first
 MAX_BYTES = 900_000
+MAX_TIME_S = 1e11  # Unix time
 MORE_LABELS: Mapping[str, tuple[str, ...]] = {
     "agent": ("node",),
     "prolog": ("command", "node"),
@@ -285,6 +286,25 @@ def cumulated(ratios: Sequence[float]) -> list[tuple[str, int]]:
     """Upper bound of each bucket -> how many are at or below it; the last is +Inf."""
     bounds = [*RATIO_BUCKETS, float("inf")]
     return [("+Inf" if b == float("inf") else repr(b), sum(ratio <= b for ratio in ratios)) for b in bounds]
+
+
+def with_success_of(before: str, text: str) -> str:
+    """The text of a run that did not succeed with the time of the last one that did, where the file before, of the same command and place, has it."""
+    name, completion = f"{PREFIX}run_success_timestamp_seconds", f"{PREFIX}run_completion_timestamp_seconds"
+    if f"\n{name}{{" in text:
+        return text
+    for line in before.splitlines():
+        labels, _, figure = line.removeprefix(name).rpartition(" ")
+        if line.startswith(f"{name}{{") and f"\n{completion}{labels} " in text and _is_time(figure):
+            return text + "".join(_head(BY_NAME["run_success_timestamp_seconds"])) + line + "\n"
+    return text
+
+
+def _is_time(figure: str) -> bool:
+    try:
+        return 0 < float(figure) < MAX_TIME_S
+    except ValueError:
+        return False
 
 
 def within_bounds(families: Iterable[tuple[str, Samples]], spent: int = 0) -> tuple[list[tuple[str, Samples]], int]:

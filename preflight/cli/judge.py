@@ -10,7 +10,6 @@ import msgspec
 from preflight.cli.exit import ExitStyle, exit_code
 from preflight.cli.output import Format, exit_style_option, format_option, print_report
 from preflight.errors import UsageError
-from preflight.formats import write_atomically
 from preflight.judge.run import absent_checks, judge_again
 from preflight.model import Check, Report, Rule
 from preflight.registry import load_checks
@@ -73,9 +72,9 @@ def command(
     if save is not None:
         save_report(judged, save)
     if metrics is not None:
-        from preflight.report.prometheus import metrics_text
+        from preflight.report.prometheus import write_metrics_file
 
-        write_atomically(metrics, metrics_text(judged))
+        write_metrics_file(judged, metrics)
     return exit_code(judged.answer, judged.findings, exit_style)
 
 

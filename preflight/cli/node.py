@@ -102,10 +102,9 @@ def _unwritten(write: Callable[[], object]) -> int:
 
 
 def _write_metrics(report: Report, path: str) -> None:
-    from preflight.formats import write_atomically
-    from preflight.report.prometheus import metrics_text
+    from preflight.report.prometheus import write_metrics_file
 
-    write_atomically(Path(path), metrics_text(report))
+    write_metrics_file(report, Path(path))
 
 
 def _load_stages() -> None:

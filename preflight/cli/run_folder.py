@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,12 +42,15 @@ def make_folder(out: Path) -> None:
 
 def write_report(report: "Report", out: Path) -> None:
     """A file that can't be written is said, and changes no verdict: the report is printed all the same."""
-    from preflight.report.prometheus import metrics_text
+    from preflight.report.prometheus import write_metrics_file
 
-    files: dict[str, bytes | str] = {"report.json": to_json(report), "preflight.prom": metrics_text(report)}
-    for name, content in files.items():
+    writers: tuple[Callable[[], None], ...] = (
+        lambda: write_atomically(out / "report.json", to_json(report)),
+        lambda: write_metrics_file(report, out / "preflight.prom"),
+    )
+    for write in writers:
         try:
-            write_atomically(out / name, content)
+            write()
         except WorldError as error:
             with contextlib.suppress(OSError):  # standard error may be on the same full disk
                 print(f"preflight: {error}", file=sys.stderr, flush=True)

@@ -4,13 +4,18 @@ A private registry keeps Python's own process metrics out. Names, helps, types a
 id. What is unknown is absent. Series of a simulated run carry `simulated="true"`; others lack that label.
 """
 
+import contextlib
+import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from preflight.metrics import BY_NAME, PREFIX, cumulated, within_bounds
+from preflight.formats import write_atomically
+from preflight.metrics import BY_NAME, MAX_BYTES, PREFIX, cumulated, with_success_of, within_bounds
 from preflight.model import Report
 from preflight.report.gauges import (
     alone_gauges,
@@ -35,6 +40,23 @@ def metrics_text(report: Report) -> str:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_ReportCollector(report))
     return generate_latest(registry).decode()
+
+
+def write_metrics_file(report: Report, path: Path) -> None:
+    """The report's metrics as a file, replaced in one step; the time of the last success as the file before had it. Raises WorldError."""
+    before = ""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                before = file.read(MAX_BYTES).decode(errors="replace")
+    write_atomically(path, with_success_of(before, metrics_text(report)))
+    with contextlib.suppress(OSError):  # the file is there; its name is on the disk a moment later
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def _gauges(report: Report, facts: list[PairFact]) -> Iterator[Gauge]:

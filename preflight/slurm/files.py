@@ -9,8 +9,8 @@ import os
 PARTIAL = ".preflight-new."  # begins the name of a file that is not whole yet, for an instant
 
 
-def write_whole(folder_fd: int, name: str, data: bytes, mode: int) -> None:
-    """The file in that folder, replaced in one step. Raises OSError; then the old file stays, and nothing is left beside it."""
+def write_whole(folder_fd: int, name: str, data: bytes, mode: int, *, durable: bool = False) -> None:
+    """The file in that folder, replaced in one step. `durable`: wait until it, and its name, are on the disk. Raises OSError; then the old file stays, and nothing is left beside it."""
     partial = f"{PARTIAL}{os.getpid()}.{name}"
     here = f"/proc/self/fd/{folder_fd}"
     try:
@@ -26,11 +26,15 @@ def write_whole(folder_fd: int, name: str, data: bytes, mode: int) -> None:
         try:
             _write_all(fd, data)
             os.fchmod(fd, mode)
+            if durable:
+                os.fsync(fd)
             if not linked:
                 os.link(f"/proc/self/fd/{fd}", partial, dst_dir_fd=folder_fd, follow_symlinks=True)
         finally:
             os.close(fd)
         os.rename(partial, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+        if durable:
+            os.fsync(folder_fd)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(partial, dir_fd=folder_fd)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from preflight.metrics import exposition
 from preflight.model.finding import Verdict
 from preflight.model.history import NodeVerdict
 
@@ -21,30 +22,16 @@ def scan_metrics(
 ) -> str:
     """The text. `coverage`: share of the pairs of nodes that were measured recently, None: there are none. `jobs`: by outcome, of this sweep. `last`: the newest verdict of each node. `failed`: the sweep itself broke."""
     counts = Counter(verdict.verdict for verdict in last)
-    families: list[tuple[str, str, list[tuple[str, float]]]] = [
-        ("completion_timestamp_seconds", "When the last sweep ended, Unix time.", [("", ended_s)]),
-        ("duration_seconds", "How long the last sweep took.", [("", duration_s)]),
-        ("failed", "1 if the last sweep could not be carried through.", [("", float(failed))]),
-        ("drained_nodes", "Nodes that the last sweep drained.", [("", float(drained))]),
+    shown = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS)
+    return exposition(
         (
-            "jobs",
-            "Jobs of the last sweep by outcome.",
-            [(f'{{outcome="{each}"}}', float(jobs.get(each, 0))) for each in OUTCOMES],
+            ("scan_completion_timestamp_seconds", [((), ended_s)]),
+            ("scan_duration_seconds", [((), duration_s)]),
+            ("scan_failed", [((), float(failed))]),
+            ("scan_drained_nodes", [((), float(drained))]),
+            ("scan_jobs", [((each,), float(jobs.get(each, 0))) for each in OUTCOMES]),
+            ("scan_nodes", [((each.value,), float(counts[each])) for each in shown]),
+            ("scan_coverage_ratio", [] if coverage is None else [((), coverage)]),
         ),
-        (
-            "nodes",
-            "Nodes by the verdict of the last sweep that had them.",
-            [
-                (f'{{verdict="{each.value}"}}', float(counts[each]))
-                for each in (Verdict.FAIL, Verdict.UNKNOWN, Verdict.PASS)
-            ],
-        ),
-    ]
-    if coverage is not None:
-        text = "Share of the pairs of nodes that could be measured that were, lately enough."
-        families.append(("coverage_ratio", text, [("", coverage)]))
-    lines = []
-    for name, text, series in families:
-        lines += [f"# HELP preflight_scan_{name} {text}", f"# TYPE preflight_scan_{name} gauge"]
-        lines += [f"preflight_scan_{name}{labels} {value!r}" for labels, value in series]
-    return "\n".join(lines) + "\n"
+        {},
+    )
