@@ -136,9 +136,9 @@ def judge_nodes(evidence: Evidence, *, began_s: float, began: float) -> Report:
 def _print_status(report: Report) -> None:
     from preflight.cli.output import print_text
     from preflight.report.console import answer_line
+    from preflight.report.nagios import status_word
 
-    word = ("OK", "WARNING", "CRITICAL", "UNKNOWN")[exit_code(report.answer, report.findings, "nagios")]
-    print_text(f"PREFLIGHT {word} - {answer_line(report)}\n\n")
+    print_text(f"PREFLIGHT {status_word(report)} - {answer_line(report)}\n\n")
 
 
 def _print_text(report: Report) -> None:

@@ -11,14 +11,14 @@ import click
 from preflight.cli.exit import EXIT_STYLES
 from preflight.model import Report, to_json
 
-Format = Literal["text", "json", "junit"]
-FORMATS: tuple[Format, ...] = ("text", "json", "junit")
+Format = Literal["text", "json", "jsonl", "junit", "nagios"]
+FORMATS: tuple[Format, ...] = ("text", "json", "jsonl", "junit", "nagios")
 
 F = TypeVar("F", bound=Callable[..., object])
 
 
 def format_option(command: F) -> F:
-    """`--format text|json|junit`, the argument `format_`."""
+    """`--format text|json|jsonl|junit|nagios`, the argument `format_`."""
     return click.option(
         "--format",
         "format_",
@@ -26,7 +26,7 @@ def format_option(command: F) -> F:
         type=click.Choice(FORMATS),
         default="text",
         show_default=True,
-        help="How to print.",
+        help="How to print: json is the whole report, jsonl one line for each finding and one for the run, nagios one line with figures.",
     )(command)
 
 
@@ -45,10 +45,16 @@ def print_report(report: Report, format_: Format) -> None:
     """The report on stdout."""
     if format_ == "json":
         print_text(to_json(report).decode())
+    elif format_ == "jsonl":
+        print_lines(report)
     elif format_ == "junit":
         from preflight.report.junit import junit_text
 
         print_text(junit_text(report))
+    elif format_ == "nagios":
+        from preflight.report.nagios import nagios_text
+
+        print_text(nagios_text(report))
     else:
         from preflight.report.console import report_text
 
@@ -76,6 +82,20 @@ def print_bytes(data: bytes) -> None:
     with _while_somebody_reads():
         sys.stdout.flush()
         binary.write(data)
+
+
+def print_lines(report: Report) -> None:
+    """The report as JSON lines on stdout, each by one write: with >> several commands may append to one file at a time."""
+    from preflight.report.json_lines import json_lines, write_lines
+
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):  # stdout is no file: somebody caught it within this process
+        print_text("".join(json_lines(report)))
+        return
+    with _while_somebody_reads():
+        sys.stdout.flush()
+        write_lines(descriptor, report)
 
 
 @contextlib.contextmanager

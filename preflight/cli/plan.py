@@ -123,7 +123,7 @@ def command(
         add_measured(extras, report, measured_memory, measured_step_time)
     _hint_at_profiles(job)
     _kept[:] = [report]
-    if format_ == "junit":
+    if format_ not in ("text", "json"):
         print_report(report, format_)
     else:
         print_plan(report, extras, format_)
