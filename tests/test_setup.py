@@ -1,9 +1,6 @@
 """`make setup`: what was decided stays until it is decided anew."""
 
 import importlib.util
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -73,19 +70,11 @@ def test_the_peer_of_the_tests_is_installed_without_dependencies_or_left_out(set
     assert said in capsys.readouterr().out
 
 
-def test_a_pip_that_fails_ends_the_set_up_with_a_message_and_without_a_stamp(tmp_path):
-    (tmp_path / "deploy" / "make").mkdir(parents=True)
-    shutil.copy(ROOT / "deploy" / "make" / "setup.py", tmp_path / "deploy" / "make")
-    (tmp_path / "pyproject.toml").write_text("this is no TOML")
-    done = subprocess.run(
-        [sys.executable, "deploy/make/setup.py"],
-        cwd=tmp_path,
-        env={"PATH": "/usr/bin:/bin", "TORCH": "none", "PIP_NO_INDEX": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 1
-    assert "make setup: pip could not install -e .[dev]" in done.stderr
-    assert not (tmp_path / ".venv" / "preflight-setup").exists()
+def test_a_pip_that_fails_ends_the_set_up_with_a_message_and_without_a_stamp(setup, monkeypatch):
+    builder = setup.venv.EnvBuilder  # an environment without pip is made at once, and its pip fails for sure
+    monkeypatch.setattr(setup.venv, "EnvBuilder", lambda **options: builder(**{**options, "with_pip": False}))
+    monkeypatch.setenv("TORCH", "none")
+    with pytest.raises(SystemExit, match=r"make setup: pip could not install -e \.\[dev\]"):
+        setup.main()
+    assert (setup.VENV / "bin" / "python").exists()
+    assert not setup.STAMP.exists()
