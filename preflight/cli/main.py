@@ -20,6 +20,8 @@ COMMANDS = {
     "agent": ("preflight.cli.agent", "Serve this node to a coordinator."),
     "slurm": ("preflight.cli.slurm", "What Slurm calls: node prolog, controller prolog, health program."),
     "scan": ("preflight.cli.scan", "Sweep the idle nodes of a Slurm cluster."),
+    "exporter": ("preflight.cli.exporter", "Serve the newest results of the fleet to Prometheus."),
+    "push": ("preflight.cli.push", "Push a run's verdict to a Pushgateway."),
     "checks": ("preflight.cli.checks", "List or explain the checks."),
 }
 

@@ -18,6 +18,7 @@ from preflight.formats import write_atomically
 from preflight.metrics import BY_NAME, MAX_BYTES, PREFIX, cumulated, with_success_of, within_bounds
 from preflight.model import Report
 from preflight.report.gauges import (
+    LARGE,
     alone_gauges,
     by_weight,
     coverage_gauges,
@@ -32,13 +33,23 @@ from preflight.report.pair_facts import Gauge, PairFact, facts_of, ratios_by_rou
 from preflight.report.text import clean
 
 HISTOGRAM = "pair_bandwidth_ratio"
+VERDICTS_BY_NAME = ("findings", "worst_finding")
 OF_HISTOGRAM = 40  # series at most
 
 
 def metrics_text(report: Report) -> str:
     """The report in Prometheus' text format. The caller writes it by rename, to a name that ends in .prom."""
+    return _text(_ReportCollector(report))
+
+
+def verdict_text(report: Report) -> str:
+    """As `metrics_text`, without the figures of single nodes, leaves, pairs and GPUs: for a Pushgateway."""
+    return _text(_ReportCollector(report, whole=False))
+
+
+def _text(collector: Collector) -> str:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_ReportCollector(report))
+    registry.register(collector)
     return generate_latest(registry).decode()
 
 
@@ -71,16 +82,19 @@ def _gauges(report: Report, facts: list[PairFact]) -> Iterator[Gauge]:
 
 
 class _ReportCollector(Collector):
-    """Fresh families for one report."""
+    """Fresh families for one report. `whole` False: only what is of the cluster as a whole."""
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
+    def __init__(self, report: Report, *, whole: bool = True) -> None:
+        self._report, self._whole = report, whole
 
     def collect(self) -> Iterable[Metric]:
         """All families that have something to say. Texts from elsewhere are cleaned: they become label values."""
         more = _more(self._report)
         facts = facts_of(self._report.evidence)
-        kept, left_out = within_bounds(by_weight([*_gauges(self._report, facts)]), spent=OF_HISTOGRAM)
+        gauges = by_weight([*_gauges(self._report, facts)])
+        if not self._whole:
+            gauges = [gauge for gauge in gauges if gauge.name not in LARGE or gauge.name in VERDICTS_BY_NAME]
+        kept, left_out = within_bounds(gauges, spent=OF_HISTOGRAM)
         for name, series in (*kept, ("families_withheld", [((), left_out)])):
             metric = BY_NAME[name]
             added = {label: value for label, value in more.items() if label not in metric.labels}
