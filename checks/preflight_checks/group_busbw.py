@@ -1,7 +1,7 @@
 """Each planned group reaches the bus bandwidth that it should.
 
 Three references, each named in the finding. (a) What hardware and the group's shape allow: a formula over active links, NICs and group size, or a profile's measured figure; 0.9 of it by default, less for
-small messages. (b) Like peers of this run: same axis, message and spread over nodes; of two modes the upper one. (c) The group's own history, where earlier reports were given.
+small messages. (b) Like peers of this run: same axis, message and spread over nodes; of two modes the upper one. (c) The group's own history, from five earlier runs on: a step down or a drift is a WARN with its date, never more.
 Where all groups of an axis are short of (a) or (c) alike, no node is blamed: what they have in common is, unless each crosses a part that slow_part names. Between leaves, groups as fast as the pairs there show the route's own rate (uplinks that are oversubscribed), which is told and blamed on nothing. A value above a reference is never a fault. The limits are only as good as the repeats, and a group that was measured once is never called
 slow. A communicator with other members than planned is FAIL: N groups of one look fast. Runs without GPUs are compared with peers and history only.
 """
@@ -44,7 +44,7 @@ def judge(evidence: Evidence) -> Iterator[Finding]:
     assert evidence.plan is not None
     assert evidence.measurements is not None
     entries = evidence.baseline.entries if evidence.baseline else ()
-    history = {(entry.subject, entry.collective, entry.size_bytes): entry.busbw_bytes_per_s for entry in entries}
+    history = {(entry.subject, entry.collective, entry.size_bytes): entry for entry in entries}
     expected = Expectations(evidence)
     parts = CrossedParts(evidence.localisation, len(evidence.plan.placement.node_ranks))
     case = Case(
@@ -168,7 +168,8 @@ def _references(case: Case, kind: Kind, series: Series, want: Expectation | None
         more = f" (other algorithms reach up to {show_rate(want.may_reach)})" if want.may_reach else ""
         hint = "" if want.firm else ", a hint"
         found.append(f"at least {want.at_least:.0%} of {show_rate(want.bytes_per_s)}: {want.formula}{more}{hint}")
-    earlier = case.history.get((series.group, series.collective, series.size_bytes), ())
+    entry = case.history.get((series.group, series.collective, series.size_bytes))
+    earlier = entry.busbw_bytes_per_s if entry else ()
     if len(earlier) >= HISTORY_RUNS:
         least = f"at least {1 - case.limits['history_drop']:.0%} of {show_rate(median(earlier))}"
         found.append(f"{least}, the median of {len(earlier)} earlier runs")

@@ -141,7 +141,7 @@ def _write_metrics(site: "Site", history: "History", swept: "Swept", duration_s:
     if site.slurm.textfile_dir is None:
         return
     try:
-        last = within("the history", history.last_verdicts)
+        last = within("the history", lambda: history.last_verdicts(sweeps=True))
     except PreflightError:
         last = {verdict.node: verdict for verdict in swept.verdicts}
     text = scan_metrics(

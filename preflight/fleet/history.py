@@ -1,52 +1,66 @@
-"""The history of a site: what runs and scans found, kept in one SQLite file for `preflight scan`, `preflight history` and trends.
+"""The history of a site: what runs, scans, prologs and agents found, kept in one SQLite file for `preflight history`, for the judge, for sweeps and for trends.
 
-Bounded by age and by the number of figures. An append is one transaction. A file that can't be written costs no result: the caller says so and goes on.
+Bounded by age and by the number of rows. An append is one transaction. A file that can't be written costs no result: the caller says so and goes on.
 """
 
 import sqlite3
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
-from preflight.fleet.history_file import OF_A_RUN, reading, writing
-from preflight.model import Evidence, Plan, Report, Verdict, from_json
-from preflight.model.baseline import PAIR, Place
-from preflight.model.evidence import Baseline, BaselineEntry
-from preflight.model.history import Figure, FindingLine, NodeStory, NodeVerdict, RunLine
-from preflight.model.history_rows import Pair, figures_of, members_of, node_pairs, pair_name
+from preflight.model import Evidence, Plan, Report, from_json
+from preflight.model.baseline import PAIR, PastFigure, PastRun, Place, collected, members_of, now_of
+from preflight.model.evidence import Baseline
+from preflight.model.history import Figure, FindingLine, Line, NodeStory, NodeVerdict, RunLine
+from preflight.model.history_rows import Pair
+from preflight.model.node_facts import NodeFacts
+from preflight.report.history_append import Entry, Limits, append, entry_of
+from preflight.report.history_file import reading, writing
 
 KEEP_S = 180 * 86400.0
-MAX_ROWS = 2_000_000  # figures and findings together; 240 bytes each with their indexes (measured)
-MAX_ROWS_OF_A_RUN = 200_000  # a report of more keeps its first ones
-MAX_BASELINE = 50  # newest runs that count, of each group (as preflight.model.baseline has it)
-MAX_TEXT = 1000
+MAX_ROWS = 2_000_000  # 240 bytes each with their indexes (measured)
+MAX_BASELINE_RUNS = 200  # newest runs with a node of the plan that a baseline is made of
+DAY_S = 86400.0
 
-_VERDICTS_OF_NODE = """SELECT content, drained FROM verdicts JOIN runs ON number = run
-    WHERE NOT simulated AND node = ? ORDER BY at_s DESC, verdicts.rowid DESC LIMIT ?"""
-_LAST_VERDICTS = """SELECT content, drained FROM (
-    SELECT content, drained, max(at_s) FROM verdicts JOIN runs ON number = run WHERE NOT simulated GROUP BY node)"""  # SQLite takes the other columns from the row of the maximum
-_RUNS = "SELECT run_id, started_at_s, duration_s, command, answer, backend, plan, sweep, simulated FROM runs"
-_NEWEST_RUNS = _RUNS + " ORDER BY started_at_s DESC, number DESC LIMIT ?"
-_RUNS_OF_NODE = _RUNS + " JOIN run_nodes ON run = number WHERE node = ? ORDER BY started_at_s DESC, number DESC LIMIT ?"
+_VERDICTS = "SELECT content, drained FROM verdicts JOIN runs ON number = run WHERE NOT simulated AND node = ?"
+_NEWEST_FIRST = " ORDER BY at_s DESC, verdicts.rowid DESC LIMIT ?"
+_LAST_VERDICTS = "SELECT content, drained, max(at_s) FROM verdicts JOIN runs ON number = run WHERE NOT simulated"  # SQLite takes the other columns from the row of the maximum
+_OF_SWEEPS = " AND runs.sweep IS NOT NULL"
+_WORST = "(SELECT verdict || ' ' || check_name || ' ' || subject || ': ' || observed FROM findings WHERE findings.run = number ORDER BY findings.rowid LIMIT 1)"
+_RUNS = f"SELECT run_id, started_at_s, duration_s, command, answer, backend, plan, sweep, simulated, num_nodes, {_WORST} FROM runs"  # noqa: S608 - our own text
+_NEWEST_RUNS = _RUNS + " WHERE started_at_s >= ? ORDER BY started_at_s DESC, number DESC LIMIT ?"
+_RUNS_OF_NODE = (
+    _RUNS
+    + " JOIN run_nodes ON run_nodes.run = number WHERE node = ? AND started_at_s >= ? ORDER BY started_at_s DESC, number DESC LIMIT ?"
+)
 _FINDINGS_OF_NODE = """SELECT run_id, started_at_s, check_name, subject, verdict, observed, expected, remedy, node, part, part_kind
-    FROM findings JOIN runs ON number = run WHERE node = ? ORDER BY started_at_s DESC LIMIT ?"""
+    FROM findings JOIN runs ON number = run WHERE node = ? AND started_at_s >= ? ORDER BY started_at_s DESC, findings.rowid LIMIT ?"""
 _SERIES = """SELECT run_id, started_at_s, collective, size_bytes, busbw, expected FROM figures JOIN runs ON number = run
     WHERE members = ? AND axis = ? AND NOT simulated ORDER BY started_at_s DESC LIMIT ?"""
-_FIGURES_OF_NODES = """SELECT axis, collective, size_bytes, members, busbw FROM figures JOIN runs ON number = run
-    WHERE busbw IS NOT NULL AND NOT simulated AND backend IS ?
-    AND run IN (SELECT run FROM run_nodes WHERE node IN (SELECT value FROM json_each(?))) ORDER BY started_at_s"""
-_TOO_OLD_OR_MANY = """SELECT number FROM (
-    SELECT number, started_at_s, sum(rows + 1) OVER (ORDER BY number DESC) AS so_far FROM runs)
-    WHERE (started_at_s < ? OR so_far > ?) AND number < (SELECT max(number) FROM runs)"""
+_LINES = """SELECT axis, collective, size_bytes, members, started_at_s, busbw FROM figures JOIN runs ON number = run
+    WHERE NOT simulated AND started_at_s >= ? AND run IN (SELECT run FROM run_nodes WHERE node = ? ORDER BY rowid DESC LIMIT ?)
+    AND instr(' ' || members, ?) ORDER BY started_at_s, figures.rowid"""
+_RUNS_TO_COMPARE = """SELECT runs.number, started_at_s, backend, place, num_nodes, facts.content FROM runs LEFT JOIN facts ON facts.number = runs.facts
+    WHERE NOT simulated AND EXISTS (SELECT 1 FROM figures WHERE figures.run = runs.number)
+    AND runs.number IN (SELECT run FROM run_nodes WHERE node IN (SELECT value FROM json_each(?))) ORDER BY started_at_s DESC LIMIT ?"""
+_FACTS_OF_NODES = "SELECT node, content FROM run_nodes JOIN facts ON number = run_nodes.facts WHERE run = ?"
+_FIGURES_OF_RUN = """SELECT axis, collective, size_bytes, members, busbw, content FROM figures LEFT JOIN facts ON number = transport
+    WHERE run = ? AND busbw > 0"""
+_NEWEST_OF_COMMAND = """SELECT number, started_at_s, answer FROM run_nodes JOIN runs ON number = run
+    WHERE node = ? AND command = ? ORDER BY run_nodes.rowid DESC LIMIT 1"""
 
 
 class History:
-    """The file at `path`; nothing is opened before it is asked for. All methods raise WorldError or ConfigError for a file that can't be used."""
+    """The file at `path`; nothing is opened before it is asked for. All methods raise WorldError or ConfigError for a file that can't be used.
 
-    def __init__(self, path: Path, *, keep_s: float = KEEP_S, max_rows: int = MAX_ROWS) -> None:
-        self.path, self.keep_s, self.max_rows = path, keep_s, max_rows
+    `within_s`: of writers whom somebody waits for: an entry that can't be made within that time is given up.
+    """
+
+    def __init__(
+        self, path: Path, *, keep_s: float = KEEP_S, max_rows: int = MAX_ROWS, within_s: float | None = None
+    ) -> None:
+        self.path, self.keep_s, self.max_rows, self.within_s = path, keep_s, max_rows, within_s
 
     def add(
         self,
@@ -58,68 +72,50 @@ class History:
         nodes_of: Mapping[int, str] | None = None,
     ) -> bool:
         """Append a run; False: it is there already. `plan`: its fingerprint. `nodes_of`: index of a finding -> the node that it is about, where somebody could tell."""
-        evidence = report.evidence
-        nodes = evidence.plan.placement.nodes if evidence.plan else ()
-        figures = figures_of(evidence)[:MAX_ROWS_OF_A_RUN]
-        findings = [(i, f) for i, f in enumerate(report.findings) if f.verdict not in {Verdict.PASS, Verdict.SKIP}]
-        findings = findings[:MAX_ROWS_OF_A_RUN]
-        settings = evidence.settings
-        line = (report.run_id, report.started_at_s, report.duration_s, report.command, report.answer, settings.backend)
-        with writing(self.path) as db:
-            if db.execute("SELECT 1 FROM runs WHERE run_id = ?", (report.run_id,)).fetchone():
-                return False
-            number = db.execute(
-                "INSERT INTO runs (run_id, started_at_s, duration_s, command, answer, backend, plan, sweep, simulated, rows)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*line, plan, sweep, settings.simulated, len(figures) + len(findings)),
-            ).lastrowid
-            db.executemany("INSERT INTO run_nodes VALUES (?, ?)", ((number, node) for node in nodes))
-            db.executemany(
-                "INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    (number, (nodes_of or {}).get(i), f.check, f.subject, f.verdict.value)
-                    + tuple(text[:MAX_TEXT] for text in (f.observed, f.expected, f.remedy))
-                    + ((f.blames.name, f.blames.kind) if f.blames else (None, None))
-                    for i, f in findings
-                ),
-            )
-            db.executemany("INSERT INTO figures VALUES (?, ?, ?, ?, ?, ?, ?)", ((number, *f) for f in figures))
-            _add_verdicts(db, number, verdicts)
-            if not settings.simulated:
-                _cover(db, evidence, report.started_at_s)
-            self._forget(db, time.time())  # a run's own clock may be wrong
-        return True
+        return self.add_entries([entry_of(report, plan=plan, sweep=sweep, verdicts=verdicts, nodes_of=nodes_of)]) == 1
 
-    def _forget(self, db: sqlite3.Connection, now_s: float) -> None:
-        """Runs that are too old, and the oldest while there are too many rows; the newest stays."""
-        dropped = db.execute(_TOO_OLD_OR_MANY, (now_s - self.keep_s, self.max_rows)).fetchall()
-        for table in OF_A_RUN:
-            db.executemany(f"DELETE FROM {table} WHERE run = ?", dropped)  # noqa: S608 - our own names
-        db.executemany("DELETE FROM runs WHERE number = ?", dropped)
-        db.execute("DELETE FROM covered WHERE at_s < ?", (now_s - self.keep_s,))
+    def add_entries(self, entries: Iterable[Entry]) -> int:
+        """Append runs that are rows already, all of them or none; how many were not there yet."""
+        limits = Limits(self.keep_s, self.max_rows)
+        with writing(self.path, within_s=self.within_s) as db:
+            return sum([append(db, entry, limits) for entry in entries])
+
+    def add_if_changed(self, report: Report, *, verdicts: Iterable[NodeVerdict] = (), every_s: float = DAY_S) -> bool:
+        """Append the judgement of one node, unless the newest of the same command on it says the same and is younger than `every_s`. False: it was not needed."""
+        entry = entry_of(
+            report, verdicts=verdicts, nodes_of=dict.fromkeys(range(len(report.findings)), _only_node(report))
+        )
+        said = sorted((str(f[1]), str(f[2]), str(f[3])) for f in entry.findings)
+        with writing(self.path, within_s=self.within_s) as db:
+            newest = db.execute(_NEWEST_OF_COMMAND, (_only_node(report), report.command)).fetchone()
+            if newest and newest[2] == report.answer and 0 <= report.started_at_s - newest[1] < every_s:
+                before = db.execute("SELECT check_name, subject, verdict FROM findings WHERE run = ?", newest[:1])
+                if sorted(before.fetchall()) == said:
+                    return False
+            return append(db, entry, Limits(self.keep_s, self.max_rows))
 
     def note_drained(self, run_id: str, node: str) -> None:
         """The node was drained for what this run said of it: from here on, its verdicts begin anew."""
-        with writing(self.path) as db:
+        with writing(self.path, within_s=self.within_s) as db:
             db.execute(
                 "UPDATE verdicts SET drained = 1 WHERE node = ? AND run = (SELECT number FROM runs WHERE run_id = ?)",
                 (node, run_id),
             )
 
-    def verdicts(self, node: str, limit: int = 50) -> tuple[NodeVerdict, ...]:
-        """What real runs said of a node, newest first."""
-        return self._verdicts(_VERDICTS_OF_NODE, (node, limit))
+    def verdicts(self, node: str, limit: int = 50, *, sweeps: bool = False) -> tuple[NodeVerdict, ...]:
+        """What real runs said of a node, newest first. `sweeps`: only what scans said."""
+        return self._verdicts(_VERDICTS + (_OF_SWEEPS if sweeps else "") + _NEWEST_FIRST, (node, limit))
 
-    def last_verdicts(self, nodes: Iterable[str] | None = None) -> dict[str, NodeVerdict]:
-        """The newest verdict of each node. `nodes` None: of all."""
+    def last_verdicts(self, nodes: Iterable[str] | None = None, *, sweeps: bool = False) -> dict[str, NodeVerdict]:
+        """The newest verdict of each node. `nodes` None: of all. `sweeps`: only what scans said."""
         wanted = None if nodes is None else set(nodes)
-        found = self._verdicts(_LAST_VERDICTS, ())
+        found = self._verdicts(_LAST_VERDICTS + (_OF_SWEEPS if sweeps else "") + " GROUP BY node", ())
         return {verdict.node: verdict for verdict in found if wanted is None or verdict.node in wanted}
 
     def _verdicts(self, query: str, values: tuple[object, ...]) -> tuple[NodeVerdict, ...]:
         with reading(self.path) as db:
             rows = db.execute(query, values).fetchall() if db else []
-        found = [(from_json(content, NodeVerdict), drained) for content, drained in rows]
+        found = [(from_json(content, NodeVerdict), drained) for content, drained, *_ in rows]
         return tuple(msgspec.structs.replace(verdict, drained=bool(drained)) for verdict, drained in found)
 
     def covered(self) -> dict[Pair, float]:
@@ -128,17 +124,17 @@ class History:
             rows = db.execute("SELECT a, b, at_s FROM covered").fetchall() if db else []
         return {(a, b): at_s for a, b, at_s in rows}
 
-    def runs(self, limit: int = 100) -> tuple[RunLine, ...]:
-        """The newest runs, newest first."""
+    def runs(self, limit: int = 100, *, since_s: float = 0.0) -> tuple[RunLine, ...]:
+        """The newest runs, newest first. `since_s`: Unix time."""
         with reading(self.path) as db:
-            return _run_lines(db.execute(_NEWEST_RUNS, (limit,)).fetchall()) if db else ()
+            return _run_lines(db.execute(_NEWEST_RUNS, (since_s, limit)).fetchall()) if db else ()
 
-    def node_story(self, node: str, limit: int = 50) -> NodeStory:
-        """Runs, verdicts and findings of one node, newest first, at most `limit` of each."""
-        verdicts = self.verdicts(node, limit)
+    def node_story(self, node: str, limit: int = 50, *, since_s: float = 0.0) -> NodeStory:
+        """Runs, verdicts and findings of one node, newest first, at most `limit` of each. `since_s`: Unix time."""
+        verdicts = tuple(each for each in self.verdicts(node, limit) if each.at_s >= since_s)
         with reading(self.path) as db:
-            runs = db.execute(_RUNS_OF_NODE, (node, limit)).fetchall() if db else []
-            findings = db.execute(_FINDINGS_OF_NODE, (node, limit)).fetchall() if db else []
+            runs = db.execute(_RUNS_OF_NODE, (node, since_s, limit)).fetchall() if db else []
+            findings = db.execute(_FINDINGS_OF_NODE, (node, since_s, limit)).fetchall() if db else []
         names = FindingLine.__struct_fields__
         lines = tuple(msgspec.convert(dict(zip(names, row, strict=True)), FindingLine) for row in findings)
         return NodeStory(node=node, runs=_run_lines(runs), verdicts=verdicts, findings=lines)
@@ -149,47 +145,54 @@ class History:
             rows = db.execute(_SERIES, (members_of(places), axis, limit)).fetchall() if db else []
         return tuple(Figure(**dict(zip(Figure.__struct_fields__, row, strict=True))) for row in reversed(rows))
 
-    def baseline(self, plan: Plan, backend: str | None) -> Baseline:
-        """What the pairs and groups of this plan reached before, as preflight.model.baseline.baseline_of makes it of reports: groups are known again by where their ranks sit."""
-        placement = plan.placement
-        seats = zip(placement.node_ranks, placement.local_ranks, strict=True)
-        places = [(placement.nodes[node], local) for node, local in seats]
-        rank_of = {place: rank for rank, place in enumerate(places)}
-        names = {
-            (axis, members_of(places[rank] for rank in group.ranks)): group.name
-            for axis in plan.groups
-            for group in plan.on_axis(axis)
-        }
-        nodes = msgspec.json.encode(sorted(set(placement.nodes))).decode()
-        found: dict[tuple[str, str, int], list[float]] = {}
+    def node_lines(self, node: str, limit: int = 50, *, since_s: float = 0.0) -> tuple[Line, ...]:
+        """The figures of all pairs and groups of a node over its newest `limit` runs (of groups too large to be spelled out none); simulated runs left out."""
         with reading(self.path) as db:
-            for axis, collective, size, members, busbw in db.execute(_FIGURES_OF_NODES, (backend, nodes)) if db else ():
-                name = pair_name(members, rank_of) if axis == PAIR else names.get((axis, members))
-                if name:
-                    found.setdefault((name, collective, size), []).append(busbw)
-        entries = (
-            BaselineEntry(
-                subject=name, collective=collective, size_bytes=size, busbw_bytes_per_s=tuple(rates[-MAX_BASELINE:])
+            rows = db.execute(_LINES, (since_s, node, limit, f" {node}/")).fetchall() if db else []
+        found: dict[tuple[str, str, int, str], list[tuple[float, float | None]]] = {}
+        for *key, at_s, busbw in rows:
+            axis, collective, size_bytes, members = key
+            found.setdefault((axis, collective, size_bytes, members), []).append((at_s, busbw))
+        return tuple(
+            Line(
+                axis=axis,
+                collective=collective,
+                size_bytes=size,
+                members=members,
+                at_s=tuple(at_s for at_s, _ in points),
+                busbw_bytes_per_s=tuple(busbw for _, busbw in points),
             )
-            for (name, collective, size), rates in found.items()
+            for (axis, collective, size, members), points in found.items()
         )
-        return Baseline(entries=tuple(entries))
+
+    def baseline(self, plan: Plan, backend: str | None, *, now: Evidence | None = None) -> Baseline:
+        """What the pairs and groups of this plan reached before, as preflight.model.baseline.baseline_of makes it of reports. `now`: the run to be judged, with its own measurements."""
+        nodes = msgspec.json.encode(sorted(set(plan.placement.nodes))).decode()
+        with reading(self.path) as db:
+            if db is None:
+                return Baseline()
+            listed = db.execute(_RUNS_TO_COMPARE, (nodes, MAX_BASELINE_RUNS)).fetchall()[::-1]
+            runs = [_past_run(db, row) for row in listed]
+            figures = (
+                PastFigure(position, *figure)
+                for position, (number, *_) in enumerate(listed)
+                for figure in db.execute(_FIGURES_OF_RUN, (number,))
+            )
+            return collected(now_of(now, plan, backend), runs, figures)
 
 
-def _add_verdicts(db: sqlite3.Connection, number: int | None, verdicts: Iterable[NodeVerdict]) -> None:
-    db.executemany(
-        "INSERT INTO verdicts VALUES (?, ?, ?, ?, ?, ?, ?)",
-        ((number, v.node, v.verdict.value, v.doubt, v.drained, v.at_s, msgspec.json.encode(v)) for v in verdicts),
-    )
+def _past_run(db: sqlite3.Connection, row: tuple[int, float, str | None, str, int, str | None]) -> PastRun:
+    number, at_s, backend, place, num_nodes, software = row
+    nodes = {node: from_json(content, NodeFacts) for node, content in db.execute(_FACTS_OF_NODES, (number,))}
+    return PastRun(at_s, backend, place, num_nodes, from_json(software or "{}", dict[str, str]), nodes)
+
+
+def _only_node(report: Report) -> str:
+    """The node that a report without a plan is about; empty: none."""
+    inventory = report.evidence.inventory
+    return inventory.nodes[0].name if inventory and inventory.nodes else ""
 
 
 def _run_lines(rows: Iterable[tuple[object, ...]]) -> tuple[RunLine, ...]:
     names = RunLine.__struct_fields__
     return tuple(msgspec.convert(dict(zip(names, row, strict=True)), RunLine, strict=False) for row in rows)
-
-
-def _cover(db: sqlite3.Connection, evidence: Evidence, at_s: float) -> None:
-    db.executemany(
-        "INSERT INTO covered VALUES (?, ?, ?) ON CONFLICT (a, b) DO UPDATE SET at_s = max(at_s, excluded.at_s)",
-        ((a, b, at_s) for a, b in node_pairs(evidence)),
-    )

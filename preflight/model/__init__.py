@@ -5,7 +5,7 @@ from preflight.model.bandwidth import Collective, busbw_factor
 from preflight.model.base import Noun, Record, Strict, from_json, to_json
 from preflight.model.comparison import Comparison, StepGap, Suspect, TermChange
 from preflight.model.estimate import Checkpoint, Estimate, Memory, MemoryGap, MemoryLine, MemoryPart, StepTime, Traffic
-from preflight.model.evidence import Baseline, BaselineEntry, Evidence, Incident, Settings
+from preflight.model.evidence import Baseline, BaselineEntry, BaselineRun, Evidence, Incident, Settings
 from preflight.model.finding import Answer, Check, CheckRun, Finding, Part, Verdict
 from preflight.model.gpu import (
     Ancestor,
@@ -83,6 +83,7 @@ __all__ = [
     "Backend",
     "Baseline",
     "BaselineEntry",
+    "BaselineRun",
     "Change",
     "Check",
     "CheckRun",

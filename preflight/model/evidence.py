@@ -59,18 +59,29 @@ class Settings(Noun, frozen=True, kw_only=True):
 
 
 class BaselineEntry(Noun, frozen=True, kw_only=True):
-    """What one subject measured before: busbw of earlier runs, newest last, in bytes per second."""
+    """What one subject measured before: busbw of earlier runs, newest last, in bytes per second. `runs`: of each figure, its run's place in Baseline.runs; empty: not known."""
 
     subject: str
     collective: str
     size_bytes: int
     busbw_bytes_per_s: tuple[float, ...]
+    runs: tuple[int, ...] = ()
+
+
+class BaselineRun(Noun, frozen=True, kw_only=True):
+    """An earlier run. `at_s`: Unix time. `facts`, `nodes` (by name): software of the run and of its nodes, as places in Baseline.facts; None, or left out: not known."""
+
+    at_s: float
+    facts: int | None = None
+    nodes: dict[str, int] = {}
 
 
 class Baseline(Noun, frozen=True, kw_only=True):
-    """This cluster's own history."""
+    """This cluster's own history. `facts`: name -> version, each combination once."""
 
     entries: tuple[BaselineEntry, ...] = ()
+    runs: tuple[BaselineRun, ...] = ()
+    facts: tuple[dict[str, str], ...] = ()
 
 
 class Evidence(Noun, frozen=True, kw_only=True):

@@ -3,19 +3,20 @@
 from collections.abc import Iterator, Sequence
 
 from preflight.model.base import Record
+from preflight.model.changed_since import fall_of
+from preflight.model.changes import LEAST_BEFORE
 from preflight.model.crossed_parts import CrossedParts
-from preflight.model.evidence import Evidence
+from preflight.model.evidence import BaselineEntry, Evidence
 from preflight.model.expected_rate import Expectation, Expectations
 from preflight.model.finding import Verdict
 from preflight.model.group_series import Reference, Series, peers_reference, shape_of
 from preflight.model.localisation import RouteReference
-from preflight.model.measurement import median
 from preflight.model.noise import SIGMAS, expected_chance_alarms, relative_noise, transient_share, why_too_noisy
 from preflight.model.units import show_rate
 
 CHANCE_ALARMS = 0.01  # groups of a kind that may be slow each time by chance
 AS_DEEP = 0.7  # of its shortfall, how deep a repeat must be held up to make one
-HISTORY_RUNS = 3  # earlier runs that make a history
+HISTORY_RUNS = LEAST_BEFORE  # earlier runs that make a history
 AS_PEERS = 0.95  # of its peers, a group is no worse than they
 
 
@@ -25,7 +26,7 @@ class Case(Record, frozen=True):
     evidence: Evidence
     limits: dict[str, float]
     expected: Expectations
-    history: dict[tuple[str, str, int], tuple[float, ...]]
+    history: dict[tuple[str, str, int], BaselineEntry]
     parts: CrossedParts
     route: tuple[RouteReference, float] | None  # between leaves, and its share of what the hardware allows a pair there
 
@@ -93,18 +94,20 @@ def short_of_formula(case: Case, kind: Kind, series: Series, want: Expectation) 
 
 
 def short_of_history(case: Case, kind: Kind, series: Series) -> Short | None:
-    """Agents that share one machine, or nodes without GPUs, do other work too: there a drop is worth a look, no more."""
-    earlier = case.history.get((series.group, series.collective, series.size_bytes), ())
-    if len(earlier) < HISTORY_RUNS:
+    """Its best repeat below what it used to reach. A drop by itself is worth a look and no more: what else changed is not all known. One that a single measurement shows is only told once several runs show it."""
+    entry = case.history.get((series.group, series.collective, series.size_bytes))
+    assert case.evidence.plan is not None
+    if entry is None:
         return None
-    usual = median(earlier)
-    depth = 1 - max(series.rates) / usual
-    if depth <= case.limits["history_drop"] or depth <= SIGMAS * (relative_noise([earlier]) or 0.0):
+    nodes = case.evidence.plan.placement.nodes_of(series.ranks)
+    fall = fall_of(case.evidence, entry, max(series.rates), nodes, floor=case.limits["history_drop"])
+    if fall is None or (len(series.rates) == 1 and not fall.drop.lasting):
         return None
-    settings = case.evidence.settings
-    shared = settings.local or settings.backend == "gloo"
-    what = f"its own history ({show_rate(usual)}, the median of {len(earlier)} earlier runs)"
-    return _called(kind, series, what, depth, Verdict.WARN if shared else Verdict.FAIL)
+    usual = fall.drop.before
+    what = f"its own history ({show_rate(usual)}, the median of {fall.drop.runs_before} earlier runs; {fall.text})"
+    if len(series.rates) == 1:
+        return Short(what, 1 - max(series.rates) / usual, True, Verdict.WARN)
+    return _called(kind, series, what, 1 - max(series.rates) / usual, Verdict.WARN)
 
 
 def _called(kind: Kind, series: Series, reference: str, depth: float, verdict: Verdict) -> Short:

@@ -23,7 +23,7 @@ class NodeVerdict(Noun, frozen=True, kw_only=True):
 
 
 class RunLine(Noun, frozen=True, kw_only=True):
-    """One run in a line. `plan`: its fingerprint, None: it had none."""
+    """One run in a line. `plan`: its fingerprint, None: it had none. `worst`: its worst finding that is no PASS, "FAIL slow_part n3: ...", None: there is none."""
 
     run_id: str
     started_at_s: float
@@ -34,6 +34,8 @@ class RunLine(Noun, frozen=True, kw_only=True):
     plan: str | None
     sweep: str | None
     simulated: bool
+    num_nodes: int = 0
+    worst: str | None = None
 
 
 class FindingLine(Noun, frozen=True, kw_only=True):
@@ -61,6 +63,17 @@ class Figure(Noun, frozen=True, kw_only=True):
     size_bytes: int
     busbw_bytes_per_s: float | None
     expected_bytes_per_s: float | None
+
+
+class Line(Noun, frozen=True, kw_only=True):
+    """The figures of one pair or group of a node over time. `members`: "n1/0 n2/0" (node/local rank), or a digest of a large group's. Rates in bytes per second of busbw, oldest first; None: it failed."""
+
+    axis: str
+    collective: str
+    size_bytes: int
+    members: str
+    at_s: tuple[float, ...]
+    busbw_bytes_per_s: tuple[float | None, ...]
 
 
 class NodeStory(Noun, frozen=True, kw_only=True):

@@ -1,57 +1,51 @@
 """A report's measurements as rows of the history: figures by where their ranks sit, and pairs of nodes that were measured."""
 
-import hashlib
-from collections.abc import Iterable, Mapping
 from typing import cast
 
 from preflight.model.bandwidth import Collective
-from preflight.model.baseline import PAIR, Place, places_of, rates_of
+from preflight.model.base import Record
+from preflight.model.baseline import PAIR, members_of, places_of, seen_in
 from preflight.model.evidence import Evidence
 from preflight.model.expected_rate import Expectations
 from preflight.model.measurement import Measurement
 from preflight.model.plan import Plan
 
-MAX_MEMBERS = 1000  # letters
 Pair = tuple[str, str]  # two nodes, in the order of their names
 
 
-def members_of(places: Iterable[Place]) -> str:
-    """The places of a group in one spelling, "n1/0 n2/0"; of a large one its digest, since it is only ever looked up."""
-    text = " ".join(f"{node}/{local}" for node, local in sorted(places))
-    if len(text) <= MAX_MEMBERS:
-        return text
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+class FigureRow(Record, frozen=True):
+    """A row of the table. `busbw` None: it failed; `expected` None: nobody can say. Bytes per second. `transport` None: not known."""
+
+    axis: str
+    collective: str
+    size_bytes: int
+    members: str
+    busbw: float | None
+    expected: float | None
+    transport: str | None = None
 
 
-def pair_name(members: str, rank_of: Mapping[Place, int]) -> str | None:
-    """What the plan calls a pair of that spelling; None: not both ends are in it."""
-    places = [member.rpartition("/") for member in members.split(" ")]
-    ranks = [rank_of.get((node, int(local))) for node, _, local in places if local.isdigit()]
-    if len(ranks) != 2 or None in ranks:
-        return None
-    low, high = sorted(rank for rank in ranks if rank is not None)
-    return f"pair {low}-{high}"
-
-
-def figures_of(evidence: Evidence) -> list[tuple[str, str, int, str, float | None, float | None]]:
-    """Rows of the table: axis, collective, message size, members, busbw, expected busbw. A pair that failed has no busbw; expected None: nobody can say."""
+def figures_of(evidence: Evidence) -> list[FigureRow]:
+    """One row for each pair and group that was timed, or that failed."""
     plan = evidence.plan
     if plan is None or not evidence.measurements:
         return []
     expectations, placement = Expectations(evidence), plan.placement
     seats = enumerate(zip(placement.node_ranks, placement.local_ranks, strict=True))
     rank_of = {(placement.nodes[node], local): rank for rank, (node, local) in seats}
-    found: dict[tuple[str, str, int, str], tuple[float | None, float | None]] = {}
-    for (axis, collective, size, places), busbw in rates_of(evidence).items():
+    found: dict[tuple[str, str, int, str], FigureRow] = {}
+    for (axis, collective, size, places), seen in seen_in(evidence).items():
         ranks = sorted(rank_of[place] for place in places)
         expected = expectations.of(cast("Collective", collective), ranks, size).bytes_per_s
-        found[axis, collective, size, members_of(places)] = (busbw, expected)
+        key = (axis, collective, size, members_of(places))
+        found[key] = FigureRow(*key, seen.busbw, expected, seen.transport)
     for measurement in evidence.measurements:
         probe = measurement.probe
         if measurement.failure and _was_tried(measurement):
             places = places_of(plan, probe.ranks) or frozenset()
-            found.setdefault((PAIR, probe.collective, probe.size_bytes, members_of(places)), (None, None))
-    return [(*key, *figures) for key, figures in found.items()]
+            key = (PAIR, probe.collective, probe.size_bytes, members_of(places))
+            found.setdefault(key, FigureRow(*key, None, None))
+    return list(found.values())
 
 
 def node_pairs(evidence: Evidence) -> set[Pair]:

@@ -207,7 +207,9 @@ class Sweep:
     def _remembered(self) -> tuple[dict[Pair, float], dict[str, NodeVerdict]]:
         """When pairs were measured, and what was said of nodes last; nothing of either where the history can't be read, which is said once."""
         try:
-            return within("the history", self.history.covered), within("the history", self.history.last_verdicts)
+            return within("the history", self.history.covered), within(
+                "the history", lambda: self.history.last_verdicts(sweeps=True)
+            )
         except PreflightError as error:
             if not self.forgetful:
                 self.say(f"what was measured before is not known: {error}", "error")

@@ -102,7 +102,7 @@ class Results:
     def _is_repeated(self, node: str, slurm_node: SlurmNode | None) -> bool:
         """Whether sweeps have said it often enough. What can't be found out counts as no."""
         try:
-            verdicts = within("the history", lambda: self.history.verdicts(node))
+            verdicts = within("the history", lambda: self.history.verdicts(node, sweeps=True))
         except PreflightError as error:
             self.say(f"{node} is not drained: {error}", "error")
             return False

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preflight.model import Baseline, BaselineEntry, GpuDirect, Setting, Settings, Verdict
+from preflight.model import Baseline, BaselineEntry, BaselineRun, GpuDirect, Setting, Verdict
 from preflight.model.group_series import peers_reference, shape_of
 from preflight_checks.group_busbw import CHECK
 from tests.builders import make_plan
@@ -297,40 +297,66 @@ def one_group(rate, **facts):
     return run({"tp": rate}, nodes=1, tp=8, dp=1, **facts)
 
 
-def test_a_group_that_fell_below_its_own_history_fails_though_the_formula_is_met():
-    finding = only(with_history(one_group(400.0), 480.0, 481.0, 479.0))
-    assert finding.verdict is Verdict.FAIL
-    assert "16% below its own history (480 GB/s, the median of 3 earlier runs)" in finding.observed
+USUAL = (480.0, 481.0, 479.0, 480.0, 478.0)
+
+
+def test_a_group_that_fell_below_its_own_history_is_worth_a_look_though_the_formula_is_met_and_never_more():
+    finding = only(with_history(one_group(400.0), *USUAL))
+    assert finding.verdict is Verdict.WARN
+    assert "16% below its own history (480 GB/s, the median of 5 earlier runs; in this run)" in finding.observed
     assert "see what changed since" in finding.remedy
+    assert finding.blames is None
 
 
 @pytest.mark.parametrize(
-    "history", [(480.0, 481.0), (440.0, 441.0, 439.0), (480.0, 380.0, 560.0, 480.0), (300.0, 301.0, 299.0)]
+    "history",
+    [
+        USUAL[:4],
+        (440.0, 441.0, 439.0, 440.0, 440.0),
+        (480.0, 380.0, 560.0, 480.0, 300.0),
+        (300.0, 301.0, 299.0, 300.0, 300.0),
+    ],
 )
 def test_a_short_a_near_a_scattered_and_a_slower_history_call_nothing(history):
     assert only(with_history(one_group(400.0), *history)).verdict is Verdict.PASS
 
 
+def test_a_drop_that_one_measurement_shows_is_told_once_several_runs_show_it():
+    once = one_group(400.0, repeats=(1.0,))
+    assert only(with_history(once, *USUAL)).verdict is Verdict.PASS
+    assert "since" in only(with_history(once, *USUAL, 401.0, 399.0), Verdict.WARN).remedy
+
+
 def test_history_of_another_size_is_no_history():
-    assert only(with_history(one_group(400.0), 480.0, 481.0, 479.0, size_bytes=GIB)).verdict is Verdict.PASS
+    assert only(with_history(one_group(400.0), *USUAL, size_bytes=GIB)).verdict is Verdict.PASS
 
 
-def test_on_one_machine_a_drop_is_worth_a_look_no_more():
-    evidence = with_history(one_group(400.0), 480.0, 481.0, 479.0)
-    local = msgspec.structs.replace(evidence, settings=Settings(backend="gloo", local=True))
-    finding = only(local)
-    assert finding.verdict is Verdict.WARN
+def test_the_day_of_a_change_and_what_changed_with_it_are_told():
+    """node0 got another driver, and NCCL another version, before the third run from the end."""
+    evidence = with_history(one_group(400.0), *USUAL, 401.0, 399.0)
+    facts = ({"driver": "550.54"}, {"driver": "570.86"}, {"nccl": "2.20"}, {"nccl": "2.23"})
+    runs = tuple(
+        BaselineRun(at_s=86400.0 * (20_000 + n), facts=2 if n < 5 else 3, nodes={"node0": 0 if n < 5 else 1})
+        for n in range(7)
+    )
+    entries = tuple(msgspec.structs.replace(entry, runs=tuple(range(7))) for entry in evidence.baseline.entries)
+    told = Baseline(entries=entries, runs=runs, facts=facts)
+    finding = only(msgspec.structs.replace(evidence, baseline=told), Verdict.WARN)
+    assert (
+        "since 2024-10-09, and with it: driver 550.54 -> 570.86 (node0), nccl 2.20 -> 2.23 (the run)"
+        in finding.observed
+    )
 
 
-def test_groups_that_all_fell_together_blame_what_they_have_in_common():
+def test_groups_that_all_fell_together_are_told_as_one_and_blame_no_node():
     evidence = run({"tp": 400.0, "dp": 47.0}, nodes=8)
     entries = tuple(
-        BaselineEntry(subject=f"tp{i}", collective="all_reduce", size_bytes=8 * GIB, busbw_bytes_per_s=(480e9,) * 3)
+        BaselineEntry(subject=f"tp{i}", collective="all_reduce", size_bytes=8 * GIB, busbw_bytes_per_s=(480e9,) * 5)
         for i in range(8)
     )
-    finding = only(msgspec.structs.replace(evidence, baseline=Baseline(entries=entries)), Verdict.FAIL)
+    finding = only(msgspec.structs.replace(evidence, baseline=Baseline(entries=entries)), Verdict.WARN)
     assert finding.subject == "tp groups"
-    assert finding.blames.kind == "environment"
+    assert finding.blames is None
     assert "history" in finding.observed
 
 

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from preflight.errors import ConfigError, WorldError
-from preflight.fleet import history_file
 from preflight.fleet.history import History
 from preflight.model import Environment, Failure, Finding, Measurement, Report, Settings, Verdict
 from preflight.model.baseline import baseline_of
 from preflight.model.history import NodeVerdict
+from preflight.report import history_file, history_schema
 from tests.builders import make_evidence, make_measurement, make_plan, make_probe
 
 NODES = ("a1", "a2")
@@ -142,7 +142,7 @@ def test_what_is_too_old_or_too_much_is_forgotten_and_the_newest_run_never(path)
     assert left == ["r4"]  # each has 3 figures, 1 finding and itself
     assert {v.run_id for v in history.verdicts("a1")} == set(left)
     with sqlite3.connect(path) as db:
-        for table in history_file.OF_A_RUN:
+        for table in history_schema.OF_A_RUN:
             assert db.execute(
                 f"SELECT count(*) FROM {table} WHERE run NOT IN (SELECT number FROM runs)"
             ).fetchone() == (0,)
@@ -187,6 +187,9 @@ def test_a_broken_file_is_said_with_what_to_do_and_is_left_alone(path, damage):
     history = History(path)
     for number in range(20):
         history.add(report_of(f"r{number}"))
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
     if damage is None:
         data = bytearray(path.read_bytes())
         data[4096:] = b"\xee" * len(data[4096:])
