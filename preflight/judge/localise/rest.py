@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from preflight.judge.localise.engine import Outcome, is_deep
-from preflight.judge.localise.single import LEAST_TRANSIENTS, clearing_limit, need
+from preflight.judge.localise.single import FLEET_CHANCE, LEAST_TRANSIENTS, clearing_limit, need, unrest_of
 from preflight.judge.localise.view import View
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ MANY_ON_RAIL = 3  # more slow pairs than this on one slot are never faults of si
 MANY_LINKS = 5  # as many broken links at once are a property of the fabric: flows that collide
 MANY_ON_NODE = 2
 MANY_ODD_ON_NODE = 6  # of those that were slow once, too: a host with other work slows half of the 40 probes of its 8 GPUs, transients one in a hundred
+PAIRS_OF_NODE = 20  # pairs at a busy host that are measured again, each of which gets the chance to be slow each time
 STEADY = 4.0  # a faulty link is slow by about the same each time: the typical repeat differs from the middle by at most so many times the noise
 
 
@@ -60,7 +61,7 @@ def rest_of(outcome: Outcome) -> Rest:
     lasting = [pair for pair in known if pair.slow == pair.again]
     transients = _transients(view, passing, lasting)
     needed = need(_num_pairs(view), transients)
-    decided = [pair for pair in lasting if pair.again >= needed]
+    decided = [pair for pair in lasting if pair.again >= max(needed, _needed_at(view, pair, outcome.rest))]
     crowded = _crowded(view, lasting, passing)
     links = [pair for pair in decided if pair not in crowded and pair.steady and pair.deep]
     untried = [pair for pair in lasting if pair not in crowded and pair.deep and not _others_got_through(view, pair)]
@@ -68,6 +69,13 @@ def rest_of(outcome: Outcome) -> Rest:
     undecided = [pair for pair in lasting if pair.again < needed and pair not in crowded and pair.maybe_deep]
     undecided += [pair for pair in untried if pair not in undecided]
     return Rest(links, undecided, passing, crowded, strangers, untried, transients, needed)
+
+
+def _needed_at(view: View, pair: Pair, open_shots: "Bools") -> int:
+    """How often a pair must have been slow so that what happens to other shots of its two nodes doesn't explain it: on a busy host any pair may be slow each time."""
+    t = view.table
+    unrest = max(unrest_of(view, int(t.end_node[end]), pair.shots, open_shots) for end in (pair.a, pair.b))
+    return need(PAIRS_OF_NODE, min(unrest, 0.6), chance=FLEET_CHANCE)
 
 
 def _others_got_through(view: View, pair: Pair) -> bool:

@@ -22,6 +22,13 @@ LEAST_STICKY = (
 )
 STICKY_CHANCE = 0.005
 SLOT_NODES = 4  # with three nodes two bad NICs explain a slow slot as well
+ALIKE, FEW_ALIKE = (
+    0.6,
+    4,
+)  # a GPU's own fault slows 95 of 100 of its shots by about the same; shots slowed by 10 to 50 % by chance lie so close together once in some ten parts
+RESTLESS = (
+    50  # GPUs on hosts with other work that one fleet may have, each of which gets the chance to be slow throughout
+)
 CLEARED = 2  # good partners beside which a part is named: with a single one, the pair explains as much
 
 
@@ -139,6 +146,8 @@ def seen(
     others = view.ratio[mine & ~unexplained & (view.fast | view.slow)]
     if others.size and float(others.max()) >= limit:
         return None
+    if level.name in {"end", "node"} and not alike_enough(view, view.ratio[shots]):
+        return None
     if level.name == "end" and not _beyond_its_node(view, part, unexplained, int(np.count_nonzero(shots))):
         return None
     kind = "class" if level.name.startswith("class ") else level.name
@@ -155,17 +164,39 @@ def _partners_needed(view: View, level: Level, stuck: "dict[str, float]") -> int
     return need(level.number, stuck[level.name], least=LEAST_STICKY, chance=STICKY_CHANCE)
 
 
+def alike_enough(view: View, values: "Floats") -> bool:
+    """Whether a part's slow shots, as shares of the reference, are slow by about as much: a part that is ill holds each of them back alike, other work on a busy host each by another amount.
+
+    A share of ALIKE of them lies within the edge of the largest group of them. Few shots tell nothing of that.
+    """
+    import numpy as np
+
+    if values.size < FEW_ALIKE:
+        return True
+    ordered = np.sort(values)
+    within = np.searchsorted(ordered, ordered / view.scale.edge, side="right") - np.arange(ordered.size)
+    return bool(within.max() >= ALIKE * values.size)
+
+
+def unrest_of(view: View, node: int, mine: "Bools", open_shots: "Bools") -> float:
+    """The share of a node's other shots that were slow without an explanation; 0 where too few are known. `mine`: shots of the part in question."""
+    import numpy as np
+
+    t = view.table
+    others = ((t.node_a == node) | (t.node_b == node)) & ~mine
+    known = int(np.count_nonzero(others & (view.fast | view.slow)))
+    return float(np.count_nonzero(others & open_shots & view.slow) / known) if known >= 8 else 0.0
+
+
 def _beyond_its_node(view: View, end: int, unexplained: "Bools", slow: int) -> bool:
     """Whether so many slow shots are more than what happens to the other ends of its node: on a busy host each shot may be slow by chance, and some end has only slow ones."""
     import numpy as np
 
     t = view.table
-    node = t.end_node[end]
-    others = ((t.node_a == node) | (t.node_b == node)) & (t.a != end) & (t.b != end)
-    known = int(np.count_nonzero(others & (view.fast | view.slow)))
-    share = np.count_nonzero(others & unexplained & view.slow) / known if known >= 8 else 0.0
-    fast = np.count_nonzero(others & view.fast)
-    return not fast or slow >= need(1, float(min(share, 0.6)), chance=FLEET_CHANCE)
+    node, mine = t.end_node[end], (t.a == end) | (t.b == end)
+    share = unrest_of(view, node, mine, unexplained)
+    fast = np.count_nonzero(((t.node_a == node) | (t.node_b == node)) & ~mine & view.fast)
+    return not fast or slow >= need(RESTLESS, min(share, 0.6), least=LEAST_STICKY, chance=FLEET_CHANCE)
 
 
 def _end(view: View, part: int, shots: "Bools", good: Cleared) -> int | None:
