@@ -51,23 +51,28 @@ def findings_text(
 
 def report_text(report: Report, *, width: int = 100, color: bool = False) -> str:
     """The whole run. The last line is the answer: "go", "no-go: 2 FAIL ...", "undecided: ..."."""
-    lines = _head(report, width=width, color=color)
+    lines = head_lines(report, width=width, color=color)
     measured = report.evidence.measurements or ()
     mark = " [SIMULATED]" if report.evidence.settings.simulated else ""
-    lines += _section(
+    lines += section(
         f"Bandwidth of pairs, {pair_unit(report.evidence)} (busbw, send_recv both ways){mark}",
         [*pair_lines(report.evidence, width=width), *worst_pair_lines(report.evidence)],
     )
-    lines += _section(f"GPUs by themselves{mark}", gpu_lines(report.evidence))
-    lines += _section(f"Bandwidth of groups (busbw){mark}", group_lines(measured))
-    lines += _section(f"Fabric{mark}", fabric_lines(report.evidence.localisation, width=width))
-    lines += _section("First calls, kept out of the figures above", first_call_lines(measured))
-    lines += _section("Incidents", _incident_lines(report.evidence, width=width))
+    lines += section(f"GPUs by themselves{mark}", gpu_lines(report.evidence, width=width))
+    lines += section(f"Bandwidth of groups (busbw){mark}", group_lines(measured, width=width))
+    lines += section(f"Fabric{mark}", fabric_lines(report.evidence.localisation, width=width))
+    lines += section("First calls, kept out of the figures above", first_call_lines(measured, width=width))
+    lines += section("Incidents", incident_lines(report.evidence, width=width))
     text = "".join(f"{line}\n" for line in lines)
-    silent = {i.node for i in report.evidence.incidents if i.node and i.kind == "agent_lost" and i.phase == "discovery"}
-    findings = findings_text(report.findings, width=width, color=color, silent=silent) or "  none\n"
-    banner = "".join(f"{line}\n" for line in _banners(report, width=width, color=color))
+    findings = findings_text(report.findings, width=width, color=color, silent=silent_nodes(report)) or "  none\n"
+    banner = "".join(f"{line}\n" for line in banner_lines(report, width=width, color=color))
     return f"{text}\nFindings\n{findings}\n{banner}{answer_line(report, color=color)}\n"
+
+
+def silent_nodes(report: Report) -> set[str]:
+    """The nodes whose agent never answered."""
+    incidents = report.evidence.incidents
+    return {i.node for i in incidents if i.node and i.kind == "agent_lost" and i.phase == "discovery"}
 
 
 def answer_line(report: Report, *, color: bool = False) -> str:
@@ -96,26 +101,25 @@ def _checks(findings: Sequence[Finding]) -> str:
     return clean(", ".join(dict.fromkeys(finding.check for finding in findings)))
 
 
-def _head(report: Report, *, width: int, color: bool) -> list[str]:
+def head_lines(report: Report, *, width: int, color: bool) -> list[str]:
+    """What the run was: command, id, date, duration, banners, backend, versions, plan, phases, coverage."""
     import time
 
     try:
         when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(report.started_at_s))
     except (OverflowError, OSError, ValueError):
         when = "on a date that no calendar has"
-    lines = [
-        f"preflight {clean(report.command)}, run {clean(report.run_id)}, {when}, {show_seconds(report.duration_s)}"
-    ]
-    lines += _banners(report, width=width, color=color)
+    what = f"{report.command}, run {report.run_id}, {when}, {show_seconds(report.duration_s)}"
+    lines = hang("preflight ", what, width=width)
+    lines += banner_lines(report, width=width, color=color)
     settings = report.evidence.settings
     versions = ", ".join(f"{name} {version}" for name, version in report.environment.versions.items())
     moved = f"data moved by {settings.backend}" if settings.backend else "no data moved"
     moved += f" ({settings.backend_reason})" if settings.backend_reason else ""
     lines += hang("  with      ", f"{moved}; {versions}" if versions else moved, width=width)
     if report.evidence.plan is not None and report.evidence.plan.fingerprint:
-        lines.append(
-            f"  plan      {clean(report.evidence.plan.job.source)}, fingerprint {report.evidence.plan.fingerprint}"
-        )
+        plan = f"{report.evidence.plan.job.source}, fingerprint {report.evidence.plan.fingerprint}"
+        lines += hang("  plan      ", plan, width=width)
     if report.environment.variables:
         variables = " ".join(f"{name}={value}" for name, value in report.environment.variables.items())
         lines += hang("  variables ", variables, width=width)
@@ -149,20 +153,23 @@ def coverage_text(seen: Coverage) -> str:
     return "; ".join([text, *parts])
 
 
-def _banners(report: Report, *, width: int, color: bool) -> list[str]:
+def banner_lines(report: Report, *, width: int, color: bool) -> list[str]:
+    """That nothing was measured, that not all was: what must not be overlooked."""
     lines = []
     if report.evidence.settings.simulated:
-        lines.append("SIMULATED: a modelled cluster, nothing here was measured")
+        lines += hang("SIMULATED: ", "a modelled cluster, nothing here was measured", width=width)
     if report.partial:
         lines += hang("PARTIAL: ", report.partial_reason or "the run ended before its plan was done", width=width)
     return [paint(line, Verdict.WARN, color=color) for line in lines]
 
 
-def _section(title: str, lines: Sequence[str]) -> list[str]:
+def section(title: str, lines: Sequence[str]) -> list[str]:
+    """A blank line, the title, the lines; nothing where there are none."""
     return ["", title, *lines] if lines else []
 
 
-def _incident_lines(evidence: Evidence, *, width: int) -> list[str]:
+def incident_lines(evidence: Evidence, *, width: int) -> list[str]:
+    """What went wrong while measuring, the first few."""
     lines: list[str] = []
     for incident in evidence.incidents[:MAX_SHOWN]:
         where = "".join(
@@ -184,7 +191,7 @@ def _of_silent(by_check: Mapping[str, Sequence[Finding]], *, width: int, color: 
         return []
     nodes = fold(dict.fromkeys(finding.subject for findings in by_check.values() for finding in findings))
     word = paint(Verdict.UNKNOWN.value.ljust(_WORD), Verdict.UNKNOWN, color=color)
-    lines = [word + shorten(f"{clean(', '.join(by_check))}: {clean(nodes)}", max(width - _WORD, 40))]
+    lines = [word + shorten(f"{clean(', '.join(by_check))}: {clean(nodes)}", max(width - _WORD, 24))]
     details = (("observed", "nothing: its agent did not answer"), ("remedy", "see reachable"))
     return [
         *lines,
@@ -218,7 +225,7 @@ def _briefly(check: str, findings: Sequence[Finding], *, width: int, color: bool
     else:
         folded = _fold(findings)
         text = folded if folded.endswith(" pairs") else f"{len(findings)}: {folded}"
-    room = MAX_LINES * max(width - _WORD, 40) - _WORD
+    room = MAX_LINES * max(width - _WORD, 24) - _WORD
     first, *rest = hang(verdict.value.ljust(_WORD), shorten(f"{clean(check)}: {clean(text)}", room), width=width)
     return [paint(verdict.value, verdict, color=color) + first[len(verdict.value) :], *rest]
 
@@ -240,14 +247,14 @@ def _in_full(check: str, findings: Sequence[Finding], *, width: int, color: bool
     for number, (some, *others) in enumerate(causes.values()):
         if number == MAX_SHOWN:
             rest = sum(len(some) for groups in list(causes.values())[MAX_SHOWN:] for some in groups)
-            lines.append(f"{' ' * _WORD}... and {rest} more of {clean(check)}: see --format json")
+            lines += hang("... ", f"and {rest} more of {check}: see --format json", width=width, indent=_WORD)
             break
         first = some[0]
         word = paint(first.verdict.value.ljust(_WORD), first.verdict, color=color)
         # of an UNKNOWN alone: a FAIL counts whatever the check's need, a WARN never does
         advisory = " (advisory)" if first.need == "advisory" and first.verdict is Verdict.UNKNOWN else ""
         head = f"{clean(check)}: {_fold(some)}{advisory}"
-        lines.append(word + shorten(head, max(width - _WORD, 40)))
+        lines.append(word + shorten(head, max(width - _WORD, 24)))
         details = [
             ("observed", first.observed),
             ("expected", first.expected),

@@ -42,7 +42,8 @@ def fabric_lines(found: Localisation | None, *, width: int) -> list[str]:
         text = f"{reference.op} {reference.route}: {show_rate(reference.bytes_per_s)}, {reference.source}, {reference.shots} probes, {noise}{formula}"
         lines += hang("reference".ljust(LABEL), text, width=width, indent=2)
     if found.floor is not None and not found.unjudged:
-        lines.append(f"  {'floor':<12}nothing is called slow above {1 - found.floor:.0%} of its reference")
+        text = f"nothing is called slow above {1 - found.floor:.0%} of its reference"
+        lines += hang("floor".ljust(LABEL), text, width=width, indent=2)
     lines += _some("note", found.notes, MAX_NOTES, width=width)
     return lines + _asks(found, width=width)
 

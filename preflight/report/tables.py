@@ -1,6 +1,6 @@
 """The tables of the terminal report: pairs, GPUs alone, groups, first calls. Small enough for a screen, whatever the cluster's size."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from preflight.model import Evidence, Measurement
 from preflight.model.units import GIGA, LEAST_OF_UNIT, MEGA, TERA, show_bytes, show_rate, show_seconds, three_digits
@@ -14,7 +14,7 @@ from preflight.report.rates import (
     pair_rates,
     rates_by_node,
 )
-from preflight.report.text import clean, columns
+from preflight.report.text import cells, clean, columns, hang, table
 from preflight.statistics import Spread, spread_of
 
 MAX_MATRIX = 16  # ranks; 16 columns of 6 characters fit a terminal
@@ -32,18 +32,22 @@ def pair_lines(evidence: Evidence, *, width: int) -> list[str]:
         return []
     if len(ranks) <= MAX_MATRIX:
         matrix = _matrix(evidence, pairs, ranks)
-        if max(map(len, matrix)) <= width:
+        if max(map(cells, matrix)) <= width:
             return matrix
-    return _node_lines(evidence) or [_line_of(spread_of(v for v in pairs.values() if v is not None))]
+    return _node_lines(evidence, width=width) or [_line_of(spread_of(v for v in pairs.values() if v is not None))]
 
 
 def pair_unit(evidence: Evidence) -> str:
     """What the matrix of pairs is in, "GB/s" or "MB/s": one for all cells, so that they can be compared at a glance."""
-    fastest = max((rate for rate in pair_rates(evidence.measurements or ()).values() if rate is not None), default=GIGA)
-    return "GB/s" if fastest >= LEAST_OF_UNIT * GIGA else "MB/s"
+    return unit_of(rate for rate in pair_rates(evidence.measurements or ()).values() if rate is not None)
 
 
-def _in_unit(bytes_per_s: float, unit: float) -> str:
+def unit_of(rates: Iterable[float]) -> str:
+    """The unit in which the fastest of these has at least a tenth."""
+    return "GB/s" if max(rates, default=GIGA) >= LEAST_OF_UNIT * GIGA else "MB/s"
+
+
+def in_unit(bytes_per_s: float, unit: float) -> str:
     """A slow link beside fast ones keeps two digits."""
     value = bytes_per_s / unit
     return three_digits(value) if value >= LEAST_OF_UNIT else f"{value:.2g}"
@@ -59,7 +63,7 @@ def _matrix(evidence: Evidence, pairs: dict[tuple[int, int], float | None], rank
         if pair not in pairs:
             return "-"
         rate = pairs[pair]
-        return "failed" if rate is None else _in_unit(rate, unit)
+        return "failed" if rate is None else in_unit(rate, unit)
 
     rows = [["rank", "node", *map(str, ranks)]]
     rows += [[str(a), clean(node_of(evidence.plan, a) or "?"), *(cell(a, b) for b in ranks)] for a in ranks]
@@ -67,7 +71,7 @@ def _matrix(evidence: Evidence, pairs: dict[tuple[int, int], float | None], rank
     return [*lines, "  - not measured"] if any("-" in row[2:] for row in rows) else lines
 
 
-def _node_lines(evidence: Evidence) -> list[str]:
+def _node_lines(evidence: Evidence, *, width: int) -> list[str]:
     spreads = [(node, route, spread_of(values)) for (node, route), values in rates_by_node(evidence).items()]
     known = [(node, route, spread) for node, route, spread in spreads if spread]
     known.sort(key=lambda item: item[2].minimum)
@@ -76,7 +80,7 @@ def _node_lines(evidence: Evidence) -> list[str]:
         [clean(node), f"{route} nodes" if route == "between" else "inside it", *_figures(spread)]
         for node, route, spread in known[:MAX_ROWS]
     ]
-    lines = columns(rows, left=2) if known else []
+    lines = table(rows, left=2, width=width) if known else []
     return [*lines, f"  ... and {len(known) - MAX_ROWS} rows of faster ones"] if len(known) > MAX_ROWS else lines
 
 
@@ -112,7 +116,7 @@ def _failed(rate: float | None) -> str:
     return "failed" if rate is None else _rate(rate)
 
 
-def gpu_lines(evidence: Evidence) -> list[str]:
+def gpu_lines(evidence: Evidence, *, width: int) -> list[str]:
     """What the GPUs do by themselves: for each operation the spread, and who is slowest."""
     found = alone_rates(evidence.measurements or ())
     rows = [["operation", "slowest", "minimum", "median", "maximum", "number"]]
@@ -125,10 +129,10 @@ def gpu_lines(evidence: Evidence) -> list[str]:
         where = f"rank {slowest}, {clean(node_of(evidence.plan, slowest) or '?')}"
         figures = [show(spread.minimum), show(spread.median), show(spread.maximum), str(spread.number)]
         rows.append([OPERATIONS.get(op, op), where, *figures])
-    return columns(rows, left=2) if len(rows) > 1 else []
+    return table(rows, left=2, width=width) if len(rows) > 1 else []
 
 
-def group_lines(measurements: Sequence[Measurement]) -> list[str]:
+def group_lines(measurements: Sequence[Measurement], *, width: int) -> list[str]:
     """Each group alone, together with the others of its axis, the ratio; in the mixed step and with a skewed split where that was timed. Of many groups, the middle and those that lose most."""
     rates = group_rates(measurements)
     if not rates:
@@ -145,10 +149,9 @@ def group_lines(measurements: Sequence[Measurement]) -> list[str]:
             shown = sorted(groups, key=_loss)[:MAX_WORST]
             rows.append(_middle_row(groups, extra))
         rows += [_group_row(rate, extra) for rate in shown]
-    lines = columns(rows, left=3)
-    return (
-        [*lines, f"  of more than {MAX_ROWS} groups: the median, and the {MAX_WORST} that lose most"] if many else lines
-    )
+    lines = table(rows, left=3, width=width)
+    text = f"of more than {MAX_ROWS} groups: the median, and the {MAX_WORST} that lose most"
+    return [*lines, *hang("", text, width=width, indent=2)] if many else lines
 
 
 def _loss(rate: GroupRate) -> tuple[float, float]:
@@ -184,7 +187,7 @@ def _group_row(rate: GroupRate, extra: Sequence[str]) -> list[str]:
     ]
 
 
-def first_call_lines(measurements: Sequence[Measurement]) -> list[str]:
+def first_call_lines(measurements: Sequence[Measurement], *, width: int) -> list[str]:
     """Median and slowest first call of pairs and of each axis: that is where connections are made."""
     rows = []
     for kind, values_s in first_calls_s(measurements).items():
@@ -193,7 +196,10 @@ def first_call_lines(measurements: Sequence[Measurement]) -> list[str]:
             rows.append(
                 [clean(kind), f"median {show_seconds(spread.median)}", f"slowest {show_seconds(spread.maximum)}"]
             )
-    return columns(rows)
+    lines = columns(rows)
+    if lines and max(map(cells, lines)) > width:
+        return [line for row in rows for line in hang("", f"{row[0]}: {', '.join(row[1:])}", width=width, indent=2)]
+    return lines
 
 
 def _flops(flops_per_s: float) -> str:

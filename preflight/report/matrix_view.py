@@ -1,0 +1,154 @@
+"""The measured pairs of a run as squares: GPU x GPU, node x node, leaf x leaf, each square the worst of the pairs that it stands for (pure).
+
+What a pair is held against is what healthy pairs of the same route gave in this run (as the localiser learned it), or, where the localiser found the way between two sets of nodes slow, what it
+held that way against. Where it judged nothing, nothing is held against anything.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
+
+from preflight.model import Culprit, Evidence
+from preflight.model.base import Record
+from preflight.model.hostlist import natural_key
+from preflight.report.pair_facts import facts_of
+from preflight.report.rates import leaf_of, pair_rates
+
+Kind = Literal["GPU", "node", "leaf"]
+
+
+class End(Record, frozen=True):
+    """One end of a pair. `node` None: no plan says where the rank sits; `leaf` None: nobody told."""
+
+    rank: int
+    node: str | None = None
+    slot: int = 0
+    leaf: str | None = None
+
+    @property
+    def name(self) -> str:
+        """As the localiser calls it: "n3 GPU 2"."""
+        return f"rank {self.rank}" if self.node is None else f"{self.node} GPU {self.slot}"
+
+
+class Pair(Record, frozen=True):
+    """One pair. `rate`: busbw in bytes per second, None: every attempt failed. `level`: what it is held against, None: nothing."""
+
+    a: End
+    b: End
+    rate: float | None
+    level: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """Rate / level; None if either is missing."""
+        return self.rate / self.level if self.rate is not None and self.level else None
+
+    @property
+    def badness(self) -> tuple[int, float]:
+        """Sort key, worst first: what failed, then by ratio, then by rate what has none."""
+        if self.rate is None:
+            return 0, 0.0
+        return (2, self.rate) if self.ratio is None else (1, self.ratio)
+
+
+class Square(Record, frozen=True):
+    """Names in the order of rows and columns; (row, column), row <= column -> the worst pair there. A square that is missing was not measured. `pairs`: how many it stands for in all."""
+
+    kind: Kind
+    names: tuple[str, ...]
+    squares: dict[tuple[int, int], Pair]
+    pairs: int
+
+    def at(self, row: int, column: int) -> Pair | None:
+        """The worst pair of that square; None: not measured."""
+        return self.squares.get((min(row, column), max(row, column)))
+
+
+def pairs_of(evidence: Evidence) -> list[Pair]:
+    """Every pair that was measured or failed. A pair that was left out is not there: nothing is known of it."""
+    rates = pair_rates(evidence.measurements or ())
+    ends = _ends(evidence, {rank for pair in rates for rank in pair})
+    ratios = {((f.node, f.slot), (f.other_node, f.other_slot)): f.ratio for f in facts_of(evidence) if f.ratio}
+    ways = _slow_ways(evidence)
+    found = []
+    for (a, b), rate in rates.items():
+        one, other = sorted((ends[a], ends[b]), key=lambda end: (end.node or "", end.slot))
+        ratio = ratios.get(((one.node or "", one.slot), (other.node or "", other.slot)))
+        levels = [rate / ratio] if ratio and rate else []
+        levels += [level for crosses, level in ways if levels and crosses(ends[a], ends[b])]
+        found.append(Pair(ends[a], ends[b], rate, max(levels, default=None)))
+    return found
+
+
+def _ends(evidence: Evidence, ranks: Iterable[int]) -> dict[int, End]:
+    plan = evidence.plan
+    places = plan.placement.node_ranks if plan else ()
+    leaves: dict[str, str | None] = {}
+    found = {}
+    for rank in ranks:
+        if plan is None or rank >= len(places):
+            found[rank] = End(rank)
+            continue
+        node = plan.placement.nodes[places[rank]]
+        if node not in leaves:
+            leaves[node] = leaf_of(evidence, rank)
+        found[rank] = End(rank, node, plan.placement.local_ranks[rank], leaves[node])
+    return found
+
+
+def _slow_ways(evidence: Evidence) -> list[tuple[Callable[[End, End], bool], float]]:
+    """Of the ways between nodes that the localiser accuses: whether a pair takes it, and what it was held against. Their own pairs are the reference of their route, where no other way has it."""
+    found = evidence.localisation
+    return [
+        (crosses, culprit.reference_bytes_per_s)
+        for culprit in (found.culprits if found and not found.unjudged else ())
+        if culprit.reference_bytes_per_s and (crosses := _crosses(culprit)) is not None
+    ]
+
+
+def _crosses(culprit: Culprit) -> Callable[[End, End], bool] | None:
+    if culprit.kind == "path":
+        one, other = frozenset(culprit.nodes), frozenset(culprit.other_nodes)
+        return lambda a, b: (a.node in one and b.node in other) or (a.node in other and b.node in one)
+    if culprit.kind == "uplink" and culprit.share is None:
+        leaf, slot = culprit.leaf, culprit.slot
+        return lambda a, b: (
+            None not in {a.leaf, b.leaf}
+            and (a.leaf == leaf) != (b.leaf == leaf)
+            and slot in {None, a.slot if a.leaf == leaf else b.slot}
+        )
+    return None
+
+
+def square_of(pairs: Sequence[Pair], kind: Kind) -> Square | None:
+    """The pairs by GPU, node or leaf, sorted by leaf, then as people count. None: some end's place is not known, or there are no pairs. GPUs need no place: without one they are ranks.
+
+    Pairs inside a leaf stand on the diagonal of leaf x leaf, those inside a node on that of node x node; pairs inside a node say nothing of leaves.
+    """
+    if kind == "leaf":
+        pairs = [pair for pair in pairs if pair.a.node != pair.b.node]
+    ends = {end for pair in pairs for end in (pair.a, pair.b)}
+    if not ends or (kind != "GPU" and any(_name(end, kind) is None for end in ends)):
+        return None
+    order = sorted({(_order(end, kind), str(_name(end, kind))) for end in ends})
+    names = list(dict.fromkeys(name for _, name in order))
+    place = {name: number for number, name in enumerate(names)}
+    worst: dict[tuple[int, int], Pair] = {}
+    for pair in pairs:
+        low, high = sorted((place[str(_name(pair.a, kind))], place[str(_name(pair.b, kind))]))
+        before = worst.get((low, high))
+        if before is None or pair.badness < before.badness:
+            worst[low, high] = pair
+    return Square(kind, tuple(names), worst, len(pairs))
+
+
+def _name(end: End, kind: Kind) -> str | None:
+    return {"GPU": end.name, "node": end.node, "leaf": end.leaf}[kind]
+
+
+def _order(end: End, kind: Kind) -> tuple[object, ...]:
+    leaf = natural_key(end.leaf) if end.leaf else ((), "")
+    if kind == "leaf":
+        return (leaf,)
+    node = natural_key(end.node) if end.node else ((), "")
+    return (leaf, node) if kind == "node" else (leaf, node, end.slot, end.rank)
