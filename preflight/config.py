@@ -106,6 +106,14 @@ class ScanSite(Noun, frozen=True, kw_only=True):
     command: tuple[str, ...] | None = None
 
 
+class HistorySite(Noun, frozen=True, kw_only=True):
+    """The history of this machine. `file` None: history.sqlite in the state folder. `keep_days`: what is older is forgotten. `node_results`: whether prologs, the health program and the agent write to it too."""
+
+    file: str | None = None
+    keep_days: int = 180
+    node_results: bool = True
+
+
 class Site(Noun, frozen=True, kw_only=True):
     """The whole file. `source` None: there is none, all are defaults."""
 
@@ -114,6 +122,22 @@ class Site(Noun, frozen=True, kw_only=True):
     slurm: SlurmSite = SlurmSite()
     brake: Brake = Brake()
     scan: ScanSite = ScanSite()
+    history: HistorySite = HistorySite()
+
+    @property
+    def history_file(self) -> Path:
+        """Where this machine's results are kept."""
+        return Path(self.history.file) if self.history.file else Path(self.slurm.state_dir, "history.sqlite")
+
+    @property
+    def scan_history_file(self) -> Path:
+        """Where the scan keeps its results, with those of whole runs: by default the same file."""
+        return Path(self.scan.history) if self.scan.history else self.history_file
+
+    @property
+    def keep_history_s(self) -> float:
+        """How long results are kept, in seconds."""
+        return self.history.keep_days * 86400.0
 
 
 Reader = Callable[[object], Any]
@@ -335,6 +359,14 @@ SECTIONS: dict[str, tuple[type[Any], dict[str, Reader]]] = {
             "age": _seconds,
             "out": _folder,
             "command": _command,
+        },
+    ),
+    "history": (
+        HistorySite,
+        {
+            "file": _folder,
+            "keep_days": _whole(1, 3650),
+            "node_results": _flag,
         },
     ),
 }

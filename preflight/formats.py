@@ -68,7 +68,8 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     if longest > MAX_TOML_LINE:  # the parser takes quadratic time for a long dotted key
         raise ConfigError(str(path), f"has a line of {longest} bytes; {MAX_TOML_LINE} are allowed")
     try:
-        document: dict[str, Any] = tomllib.loads(data.decode("utf-8-sig"))
+        # the mark by hand: the codec "utf-8-sig" is one more module on the prolog path
+        document: dict[str, Any] = tomllib.loads(data.removeprefix(b"\xef\xbb\xbf").decode())
         _refuse_huge(document)
     except UnicodeDecodeError as error:
         raise ConfigError(str(path), f"is not UTF-8 text (byte {error.start})") from error

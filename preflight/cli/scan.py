@@ -61,7 +61,7 @@ def command(
 
     site = _changed(read_config(), partition, plan)
     state = Path(site.slurm.state_dir)
-    history = History(Path(site.scan.history) if site.scan.history else state / "history.sqlite")
+    history = History(site.scan_history_file, keep_s=site.keep_history_s)
     folder = (out or (Path(site.scan.out) if site.scan.out else state / "scan")).absolute()
     wishes = Wishes(out=folder, limit=limit, once=once, dry=dry_run)
     with _stopped_by_signals() as stop, _alone(site, dry=dry_run):

@@ -15,13 +15,12 @@ from preflight.model.evidence import Baseline
 from preflight.model.history import Figure, FindingLine, Line, NodeStory, NodeVerdict, RunLine
 from preflight.model.history_rows import Pair
 from preflight.model.node_facts import NodeFacts
-from preflight.report.history_append import Entry, Limits, append, entry_of
+from preflight.report.history_append import DAY_S, Entry, Limits, append, append_if_changed, entry_of
 from preflight.report.history_file import reading, writing
 
 KEEP_S = 180 * 86400.0
 MAX_ROWS = 2_000_000  # 240 bytes each with their indexes (measured)
 MAX_BASELINE_RUNS = 200  # newest runs with a node of the plan that a baseline is made of
-DAY_S = 86400.0
 
 _VERDICTS = "SELECT content, drained FROM verdicts JOIN runs ON number = run WHERE NOT simulated AND node = ?"
 _NEWEST_FIRST = " ORDER BY at_s DESC, verdicts.rowid DESC LIMIT ?"
@@ -47,8 +46,6 @@ _RUNS_TO_COMPARE = """SELECT runs.number, started_at_s, backend, place, num_node
 _FACTS_OF_NODES = "SELECT node, content FROM run_nodes JOIN facts ON number = run_nodes.facts WHERE run = ?"
 _FIGURES_OF_RUN = """SELECT axis, collective, size_bytes, members, busbw, content FROM figures LEFT JOIN facts ON number = transport
     WHERE run = ? AND busbw > 0"""
-_NEWEST_OF_COMMAND = """SELECT number, started_at_s, answer FROM run_nodes JOIN runs ON number = run
-    WHERE node = ? AND command = ? ORDER BY run_nodes.rowid DESC LIMIT 1"""
 
 
 class History:
@@ -82,17 +79,11 @@ class History:
 
     def add_if_changed(self, report: Report, *, verdicts: Iterable[NodeVerdict] = (), every_s: float = DAY_S) -> bool:
         """Append the judgement of one node, unless the newest of the same command on it says the same and is younger than `every_s`. False: it was not needed."""
-        entry = entry_of(
-            report, verdicts=verdicts, nodes_of=dict.fromkeys(range(len(report.findings)), _only_node(report))
-        )
-        said = sorted((str(f[1]), str(f[2]), str(f[3])) for f in entry.findings)
+        inventory = report.evidence.inventory
+        node = inventory.nodes[0].name if inventory and inventory.nodes else ""
+        entry = entry_of(report, verdicts=verdicts, nodes_of=dict.fromkeys(range(len(report.findings)), node))
         with writing(self.path, within_s=self.within_s) as db:
-            newest = db.execute(_NEWEST_OF_COMMAND, (_only_node(report), report.command)).fetchone()
-            if newest and newest[2] == report.answer and 0 <= report.started_at_s - newest[1] < every_s:
-                before = db.execute("SELECT check_name, subject, verdict FROM findings WHERE run = ?", newest[:1])
-                if sorted(before.fetchall()) == said:
-                    return False
-            return append(db, entry, Limits(self.keep_s, self.max_rows))
+            return append_if_changed(db, entry, Limits(self.keep_s, self.max_rows), every_s)
 
     def note_drained(self, run_id: str, node: str) -> None:
         """The node was drained for what this run said of it: from here on, its verdicts begin anew."""
@@ -185,12 +176,6 @@ def _past_run(db: sqlite3.Connection, row: tuple[int, float, str | None, str, in
     number, at_s, backend, place, num_nodes, software = row
     nodes = {node: from_json(content, NodeFacts) for node, content in db.execute(_FACTS_OF_NODES, (number,))}
     return PastRun(at_s, backend, place, num_nodes, from_json(software or "{}", dict[str, str]), nodes)
-
-
-def _only_node(report: Report) -> str:
-    """The node that a report without a plan is about; empty: none."""
-    inventory = report.evidence.inventory
-    return inventory.nodes[0].name if inventory and inventory.nodes else ""
 
 
 def _run_lines(rows: Iterable[tuple[object, ...]]) -> tuple[RunLine, ...]:

@@ -1,7 +1,14 @@
 """What the history tells: runs, findings, figures and verdicts of nodes, as they were kept."""
 
+from typing import TYPE_CHECKING
+
 from preflight.model.base import Noun
 from preflight.model.finding import Answer, PartKind, Verdict
+
+if TYPE_CHECKING:
+    from preflight.model.report import Report
+
+MAX_TEXT = 240
 
 
 class NodeVerdict(Noun, frozen=True, kw_only=True):
@@ -83,3 +90,24 @@ class NodeStory(Noun, frozen=True, kw_only=True):
     runs: tuple[RunLine, ...]
     verdicts: tuple[NodeVerdict, ...]
     findings: tuple[FindingLine, ...]
+
+
+def node_verdict(report: "Report", node: str, *, guilty: bool | None = None, drained: bool = False) -> NodeVerdict:
+    """What a report about this node alone says of it. `guilty`: whether it is to blame for what failed, None: as the report has it. `drained`: for this.
+
+    FAIL: something failed, and the node is to blame. UNKNOWN: nobody is, or a required check could not tell. Else PASS.
+    """
+    failed = [finding for finding in report.findings if finding.verdict is Verdict.FAIL]
+    to_blame = bool(failed) if guilty is None else guilty
+    verdict = Verdict.FAIL if to_blame else Verdict.PASS if report.answer == "go" else Verdict.UNKNOWN
+    said = [each for each in report.findings if each.verdict in {Verdict.FAIL, Verdict.UNKNOWN}]
+    text = f"{said[0].check} {said[0].subject}: {said[0].observed}" if said and verdict is not Verdict.PASS else ""
+    return NodeVerdict(
+        node=node,
+        verdict=verdict,
+        at_s=report.started_at_s,
+        run_id=report.run_id,
+        text=text[:MAX_TEXT],
+        checks=tuple(dict.fromkeys(finding.check for finding in failed)) if to_blame else (),
+        drained=drained,
+    )

@@ -21,6 +21,9 @@ AT_ONCE = 20_000  # rows that one append removes at most: who waits for the lock
 ROOM = 0.9  # what is left of the rows once there are too many, so that not each append removes some
 Row = tuple[str, str, int, str, float | None, float | None, str | None]  # as preflight.model.history_rows.FigureRow
 
+DAY_S = 86400.0
+_NEWEST_OF_COMMAND = """SELECT number, started_at_s, answer FROM run_nodes JOIN runs ON number = run
+    WHERE node = ? AND command = ? ORDER BY run_nodes.rowid DESC LIMIT 1"""
 _OLDEST = "SELECT number, rows + 1 FROM runs WHERE number < (SELECT max(number) FROM runs)"
 
 
@@ -117,6 +120,17 @@ def append(db: sqlite3.Connection, entry: Entry, limits: Limits) -> bool:
     db.execute("UPDATE totals SET rows = rows + ?", (int(str(run["rows"])) + 1,))
     forget(db, limits, time.time())  # a run's own clock may be wrong
     return True
+
+
+def append_if_changed(db: sqlite3.Connection, entry: Entry, limits: Limits, every_s: float = DAY_S) -> bool:
+    """Append the judgement of one node, unless the newest of the same command on it says the same and is younger than `every_s`. False: it was not needed."""
+    run, node = entry.run, next(iter(entry.nodes), "")
+    newest = db.execute(_NEWEST_OF_COMMAND, (node, run["command"])).fetchone()
+    if newest and newest[2] == run["answer"] and 0 <= float(str(run["started_at_s"])) - newest[1] < every_s:
+        before = db.execute("SELECT check_name, subject, verdict FROM findings WHERE run = ?", newest[:1]).fetchall()
+        if sorted(before) == sorted((str(f[1]), str(f[2]), str(f[3])) for f in entry.findings):
+            return False
+    return append(db, entry, limits)
 
 
 def forget(db: sqlite3.Connection, limits: Limits, now_s: float) -> None:

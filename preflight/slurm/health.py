@@ -62,6 +62,7 @@ def _look(environ: Mapping[str, str], node: str | None, site: "Site", telling: T
     from preflight.slurm.benching import bench, guilty_of
     from preflight.slurm.job import SlurmJobContext
     from preflight.slurm.look import judge_node, look, report_of
+    from preflight.slurm.remember import remember
 
     began = time.monotonic()
     budget_s = site.slurm.health_budget_s
@@ -82,9 +83,11 @@ def _look(environ: Mapping[str, str], node: str | None, site: "Site", telling: T
             _forget(name, site)
         outcome = bench(node, guilty, run_id, site, measured=False, left_s=left_s)
         telling.result(report, outcome.text, drain=outcome.result)
+        remember(report, name, site, telling, guilty=True, drained=outcome.benched, changes_only=True)
         return NO_GO if outcome.benched else GO
     resumed = _resume(node, report, site, left_s) if site.slurm.resume and node is not None else ""
     telling.result(report, f"{summary(findings)}{resumed}")
+    remember(report, name, site, telling, guilty=False, changes_only=True)
     return UNDECIDED if report.answer == "undecided" else GO
 
 

@@ -59,6 +59,7 @@ def _run(environ: Mapping[str, str], config: str | None, telling: Telling, root:
 def _judge(evidence: "Evidence", job: "SlurmJobContext", site: "Site", telling: Telling) -> int:
     from preflight.slurm.benching import bench, guilty_of
     from preflight.slurm.look import judge_node, report_of, worst_first
+    from preflight.slurm.remember import remember
 
     assert evidence.inventory is not None
     node, run_id = evidence.inventory.nodes[0], f"node-{job.attempt}"
@@ -82,7 +83,9 @@ def _judge(evidence: "Evidence", job: "SlurmJobContext", site: "Site", telling: 
             _mark(site, verdict, telling)
     told = outcome.text if outcome is not None else summary(findings) + told
     telling.result(report, told, drain=outcome.result if outcome is not None else None)
-    if outcome is not None and outcome.benched:
+    benched = outcome is not None and outcome.benched
+    remember(report, node.name, site, telling, guilty=bool(guilty), drained=benched)
+    if benched:
         return NO_GO
     return UNDECIDED if report.answer == "undecided" else GO
 

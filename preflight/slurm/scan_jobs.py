@@ -31,11 +31,14 @@ _CONFIG = """if [ -r {path} ]; then
     export {variable}
 fi
 """
+# the report comes back to the sweep, which keeps it with its verdicts: the run itself must not be there first
 # --export: srun would take over what sbatch was told (NIL), and drop PATH and the configuration file
 _SCRIPT = """#!/bin/sh
 # written by preflight scan
 PATH=/usr/bin:/bin
 export PATH
+PREFLIGHT_RUN_NO_HISTORY=1
+export PREFLIGHT_RUN_NO_HISTORY
 {config}exec {srun} --export=ALL --ntasks={nodes} --ntasks-per-node=1 --cpu-bind=none --kill-on-bad-exit=0 {command}
 """
 
