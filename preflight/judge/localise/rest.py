@@ -3,7 +3,15 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from preflight.judge.localise.engine import Outcome, is_deep
-from preflight.judge.localise.single import FLEET_CHANCE, LEAST_TRANSIENTS, clearing_limit, need, unrest_of
+from preflight.judge.localise.single import (
+    CHANCE,
+    FEW_PARTS,
+    FLEET_CHANCE,
+    LEAST_TRANSIENTS,
+    clearing_limit,
+    need,
+    unrest_of,
+)
 from preflight.judge.localise.view import View
 
 if TYPE_CHECKING:
@@ -75,7 +83,8 @@ def _needed_at(view: View, pair: Pair, open_shots: "Bools") -> int:
     """How often a pair must have been slow so that what happens to other shots of its two nodes doesn't explain it: on a busy host any pair may be slow each time."""
     t = view.table
     unrest = max(unrest_of(view, int(t.end_node[end]), pair.shots, open_shots) for end in (pair.a, pair.b))
-    return need(PAIRS_OF_NODE, min(unrest, 0.6), chance=FLEET_CHANCE)
+    chance = CHANCE if _num_pairs(view) <= FEW_PARTS else FLEET_CHANCE
+    return need(PAIRS_OF_NODE, min(unrest, 0.6), chance=chance)
 
 
 def _others_got_through(view: View, pair: Pair) -> bool:

@@ -146,7 +146,7 @@ def seen(
     others = view.ratio[mine & ~unexplained & (view.fast | view.slow)]
     if others.size and float(others.max()) >= limit:
         return None
-    if level.name in {"end", "node"} and not alike_enough(view, view.ratio[shots]):
+    if level.name == "end" and not alike_enough(view, view.ratio[shots]):
         return None
     if level.name == "end" and not _beyond_its_node(view, part, unexplained, int(np.count_nonzero(shots))):
         return None
