@@ -32,13 +32,22 @@ _LINKS = {"node": NODE_PAGE % "node", "other_node": NODE_PAGE % "other_node"}
 _SUMMARY = (
     stat(
         "Parts found slow",
-        "Parts of the fabric (GPU, NIC, node, leaf, uplink, path, ...) that the last run names as slow. Unclear: more than one explanation, so nothing is blamed. Kinds are listed only where some part is named.",
-        Query(f"sum(max by (kind) ({q('fabric_slow_parts')}))", "all"),
-        Query(f"max by (kind) ({q('fabric_slow_parts')}) > 0", "{{kind}}"),
+        "Parts of the fabric that the last run names as slow, or as one of several explanations.",
+        Query(f"sum(max by (kind) ({q('fabric_slow_parts')}))"),
         unit="none",
         steps=((0, GREEN), (1, RED)),
-        width=8,
         alerts=("PreflightLeafPathSlow",),
+    ),
+    table(
+        "Which kinds of parts",
+        "Kinds of the parts found slow: GPU, NIC, node, leaf, uplink, path, ... Unclear: more than one explanation, so nothing is blamed. "
+        f"{GOOD_IF_EMPTY} the last run names none.",
+        Query(f"max by (kind) ({q('fabric_slow_parts')}) > 0", "parts"),
+        columns=("kind",),
+        sort="parts",
+        descending=True,
+        width=4,
+        height=4,
     ),
     stat(
         "Lowest node",
