@@ -142,9 +142,9 @@ def counting(metrics: AgentMetrics) -> Callable[..., object]:
 
 
 def own_environment() -> dict[str, str]:
-    """What a child of ours gets: the same, without what would change the command's own flags."""
+    """What a child of ours gets: the same, without the variables that stand for the options of `preflight node`."""
     return {
         name: value
         for name, value in os.environ.items()
-        if name == "PREFLIGHT_CONFIG" or not name.startswith("PREFLIGHT_")
+        if not name.startswith("PREFLIGHT_NODE_") and name != "PREFLIGHT_FORMAT"
     }

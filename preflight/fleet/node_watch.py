@@ -4,7 +4,10 @@ import asyncio
 import contextlib
 import os
 import random
+import selectors
 import signal
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -70,13 +73,14 @@ class NodeWatch:
             self._note(f"this node could not be judged: {error}")
             return
         self.metrics.judgement(report)
-        self._told = ""
         judged = self.judged
         if judged is not None:
             try:
                 await in_daemon_thread(lambda: judged(report))
             except (OSError, PreflightError) as error:
                 self._note(f"the judgement can't be kept: {error}")
+                return
+        self._told = ""
 
     def _note(self, text: str) -> None:
         """Said once, not every few minutes."""
@@ -86,49 +90,56 @@ class NodeWatch:
 
     async def _ask(self) -> bytes:
         """The report. Raises OSError, ValueError: the child did not come up, ended badly, hung or said too much; GaveWayError."""
-        child = await asyncio.create_subprocess_exec(
-            *self.command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-            env=own_environment(),
-        )
-        assert child.stdout is not None
-        reading = asyncio.ensure_future(_all(child.stdout))
-        ends_at = time.monotonic() + DEADLINE_S
+        ended = threading.Event()
         try:
-            while not reading.done():
-                await asyncio.wait([reading], timeout=LOOK_S)
-                if self.busy():
-                    raise GaveWayError
-                if time.monotonic() > ends_at:
-                    raise ValueError(f"`preflight node` did not end within {DEADLINE_S:g} s")
-            answer = reading.result()
-            if not answer:
-                raise ValueError("`preflight node` said nothing")
-            return answer
+            return await in_daemon_thread(lambda: _answer_of(self.command, lambda: ended.is_set() or self.busy()))
         finally:
-            reading.cancel()
-            await _end(child)
+            ended.set()  # cancelled: the thread ends the child
 
 
-async def _all(stream: asyncio.StreamReader) -> bytes:
-    """Raises ValueError: more than MAX_BYTES."""
-    parts, size = [], 0
-    while part := await stream.read(2**16):
-        parts.append(part)
-        size += len(part)
-        if size > MAX_BYTES:
-            raise ValueError(f"`preflight node` said more than {MAX_BYTES // 2**20} MiB")
-    return b"".join(parts)
+def _answer_of(command: Sequence[str], give_way: Callable[[], bool]) -> bytes:
+    """What a child says, in a process group of its own, which is gone afterwards. Raises as `_ask`."""
+    ends_at = time.monotonic() + DEADLINE_S
+    with subprocess.Popen(  # noqa: S603 - our own program
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env=own_environment(),
+    ) as child:
+        assert child.stdout is not None
+        said, whole = bytearray(), False
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(child.stdout, selectors.EVENT_READ)
+                while not whole:
+                    if give_way():
+                        raise GaveWayError
+                    if time.monotonic() > ends_at:
+                        raise ValueError(f"`preflight node` did not end within {DEADLINE_S:g} s")
+                    if selector.select(LOOK_S):
+                        part = os.read(child.stdout.fileno(), 2**16)
+                        said += part
+                        whole = not part
+                    if len(said) > MAX_BYTES:
+                        raise ValueError(f"`preflight node` said more than {MAX_BYTES // 2**20} MiB")
+        finally:
+            _end(child, whole=whole)
+    if not said:
+        raise ValueError("`preflight node` said nothing")
+    return bytes(said)
 
 
-async def _end(child: asyncio.subprocess.Process) -> None:
-    """The child and what it started. One that the kernel holds is left behind."""
-    if child.returncode is not None:
-        return
-    with contextlib.suppress(OSError):
-        os.killpg(child.pid, signal.SIGKILL)
-    with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(child.wait(), REAP_S)
+def _end(child: "subprocess.Popen[bytes]", *, whole: bool) -> None:
+    """The child and what it started; `whole`: nobody holds its output any more. One that the kernel holds is left behind."""
+    if whole:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(REAP_S)
+    if not whole or child.poll() is None:
+        with contextlib.suppress(OSError):
+            os.killpg(child.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(REAP_S)
+    if child.returncode is None:
+        child.returncode = -signal.SIGKILL  # leaving the block must not wait for it

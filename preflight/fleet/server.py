@@ -91,10 +91,9 @@ class Server:
 
     def _make_room(self) -> None:
         """Close the connections that have been idle longest, so that strangers who hold connections don't keep the coordinator out."""
-        idle = [p for p in self.accepted if p not in self.busy and getattr(p, "transport", None) is not None]
-        for protocol in sorted(idle, key=self.accepted.__getitem__)[
-            : max(0, len(self.accepted) - self.max_connections)
-        ]:
+        alive = [p for p in self.accepted if getattr(p, "transport", None) is not None]  # others have ended
+        idle = [p for p in alive if p not in self.busy]
+        for protocol in sorted(idle, key=self.accepted.__getitem__)[: max(0, len(alive) - self.max_connections)]:
             protocol.transport.abort()  # type: ignore[attr-defined]
             del self.accepted[protocol]
 
