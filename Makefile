@@ -30,7 +30,7 @@ demo: setup
 	@.venv/bin/preflight run deploy/plans/demo.toml --local 2x4 --out preflight-run
 
 test: setup
-	@$(TESTS) -n 3 --dist loadgroup
+	@$(TESTS) -n 3 --dist loadfile --no-loadscope-reorder
 
 check: setup
 	@$(RUN) ruff format --check .

@@ -10,6 +10,7 @@ from hypothesis import settings
 
 HERE = Path(__file__).parent
 PACKAGES = HERE / "debian-packages.txt"  # .ci/run installs these
+NEEDS = ("fabric", "megatron", "cc", "root", "debian")
 OMITTED = pytest.StashKey[dict[str, list[str]]]()
 
 
@@ -44,7 +45,6 @@ def pytest_configure(config):
         settings.load_profile("default suite")
 
 
-@pytest.hookimpl(tryfirst=True)  # before the plug-in for several workers, which reads the groups
 def pytest_collection_modifyitems(config, items):
     """Soak and bench run only when asked for by name. A Debian package that no list names would never be installed."""
     known = PACKAGES.read_text().split()
@@ -58,10 +58,17 @@ def pytest_collection_modifyitems(config, items):
         (left if aside else wanted).append(item)
     config.hook.pytest_deselected(items=left)
     items[:] = wanted
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            # those of a file share what they set up
-            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(HERE).as_posix()))
+    if hasattr(config, "workerinput"):
+        share_out(items)
+
+
+def share_out(items):
+    """The order in which several workers take whole files (--dist loadfile): those that start processes take minutes for few tests, so they come first.
+
+    Left for the end, one worker would run the last of them while the others idle.
+    """
+    long = {item.path for item in items if any(item.get_closest_marker(need) for need in NEEDS)}
+    items.sort(key=lambda item: item.path not in long)
 
 
 def pytest_sessionfinish(session):

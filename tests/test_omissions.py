@@ -1,5 +1,6 @@
 """What this machine can't test is said, never hidden."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -32,9 +33,7 @@ def run_pytest(folder: Path, *options: str, tests: str = NEEDY) -> subprocess.Co
     for name in ("conftest.py", "debian-packages.txt"):
         shutil.copy(HERE / name, folder)
     (folder / "test_needy.py").write_text(tests)
-    markers = "".join(
-        f"    {mark}\n" for mark in ("fabric", "cc", "root", "debian", "gpu", "soak", "bench", "xdist_group")
-    )
+    markers = "".join(f"    {mark}\n" for mark in ("fabric", "cc", "root", "debian", "gpu", "soak", "bench"))
     (folder / "pytest.ini").write_text(
         f"[pytest]\naddopts = -p no:cacheprovider --strict-markers\nmarkers =\n{markers}"
     )
@@ -59,10 +58,15 @@ def test_what_was_left_out_is_listed_at_the_end_with_how_to_get_it(tmp_path, no_
     assert "1 test needs an NVIDIA GPU" in end
 
 
-def test_several_processes_list_what_each_of_them_left_out(tmp_path, no_gpu):
-    done = run_pytest(tmp_path, "-n", "2", "--dist", "loadgroup")
-    assert "1 passed, 3 skipped" in done.stdout
+def test_several_processes_have_whole_files_each_and_list_what_each_of_them_left_out(tmp_path, no_gpu):
+    (tmp_path / "test_also.py").write_text("def test_one(): pass\ndef test_two(): pass\ndef test_three(): pass\n")
+    shares = re.search("-n 3 (.*)", (HERE.parent / "Makefile").read_text())[1].split()
+    done = run_pytest(tmp_path, "-v", "-n", "2", *shares)
+    assert "4 passed, 3 skipped" in done.stdout
     assert "1 test needs a C compiler" in done.stdout.partition("left out on this machine")[2]
+    # what a file's tests share is set up once: one process has them all
+    ran = set(re.findall(r"\[(gw\d)\] .*(test_\w+\.py)::", done.stdout))
+    assert sorted(file for _, file in ran) == ["test_also.py", "test_needy.py"]
 
 
 def test_under_no_omissions_each_one_is_an_error_but_for_the_gpu(tmp_path, no_gpu):
