@@ -64,6 +64,7 @@ def command(
     """
     from preflight.fleet.agent import Settings
     from preflight.fleet.auth import can_be_target, read_key
+    from preflight.fleet.history_keep import keeper_of_judgements
     from preflight.fleet.launch import launch_of
     from preflight.fleet.munge_users import gate_of
     from preflight.fleet.serve import read_inherited_key, serve
@@ -92,7 +93,8 @@ def command(
     )
     gate = gate_of(agent.users, agent.munge_socket) if munge else None
     keep = keeper(site.slurm.state_dir, name) if not parent else None
-    serve(settings, key=key, parent=parent, munge=gate, keep_verdict=keep)
+    judged = keeper_of_judgements(site, name) if not parent else None
+    serve(settings, key=key, parent=parent, munge=gate, keep_verdict=keep, keep_report=judged)
     return 0
 
 

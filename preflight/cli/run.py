@@ -64,8 +64,15 @@ _FILE = click.Path(path_type=Path)
     type=_FILE,
     multiple=True,
     metavar="REPORT",
-    help="Compare with this earlier report.json of the same nodes too; three or more tell a drop. May be given several times.",
+    help="Compare with this earlier report.json of the same nodes in place of the history; five or more tell a drop. May be given several times.",
 )
+@click.option(
+    "--history",
+    type=_FILE,
+    metavar="FILE",
+    help="Keep the result here, and compare with earlier ones. Default: the machine's history where you may write it, else your own (preflight history shows it).",
+)
+@click.option("--no-history", is_flag=True, help="Keep the result nowhere, and compare with no earlier ones.")
 @format_option
 @exit_style_option
 def command(

@@ -36,7 +36,7 @@ def run_and_keep(
         raise UsageError(f"--keep {wanted}, but there are {len(agents)} nodes")
     job_of_kept(job, tuple(agent.name for agent in agents[:wanted]))
     first_s = max(LEAST_S, options.budget_s * FIRST_SHARE)
-    for_all = prepared._replace(earlier=(), placement=None)
+    for_all = prepared._replace(earlier=(), placement=None, history=None)
     every = measure(
         options, for_all, interruptions, job=job_for_all(job, len(agents)), budget_s=first_s, agents=agents, **where
     )

@@ -1,16 +1,21 @@
 """What every `preflight run` does, wherever its agents come from: read what the command line names, measure, judge, write and print."""
 
+import contextlib
+import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from preflight.cli.exit import ExitStyle, exit_code
 from preflight.cli.output import Format, print_report
 from preflight.cli.run_folder import make_folder, write_report
+from preflight.cli.run_history import keep, opened, past_of
 from preflight.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from preflight.fleet.history import History
     from preflight.fleet.interrupt import Interruptions
     from preflight.fleet.memory import Memory
     from preflight.model import Check, Job, Placement, Report
@@ -31,6 +36,8 @@ class RunOptions(NamedTuple):
     keep_dir: Path | None
     format_: Format
     exit_style: ExitStyle
+    history: Path | None = None
+    no_history: bool = False
 
 
 class Prepared(NamedTuple):
@@ -41,6 +48,7 @@ class Prepared(NamedTuple):
     memory: "Memory | None"
     earlier: "Sequence[Report]"
     placement: "Placement | None"
+    history: "History | None" = None
 
 
 def prepare(options: RunOptions) -> Prepared:
@@ -73,7 +81,8 @@ def prepare(options: RunOptions) -> Prepared:
     for folder in (options.out, options.keep_dir):
         if folder is not None:
             make_folder(folder)
-    return Prepared(job, checks, memory, earlier, placement)
+    history = opened(options.history, off=options.no_history)
+    return Prepared(job, checks, memory, earlier, placement, history)
 
 
 def measure(options: RunOptions, prepared: Prepared, interruptions: "Interruptions", **where: Any) -> "Report":
@@ -88,14 +97,18 @@ def measure(options: RunOptions, prepared: Prepared, interruptions: "Interruptio
         "memory": prepared.memory,
         "earlier": prepared.earlier,
         "placement": prepared.placement,
+        "past": partial(past_of, prepared.history),
     }
     with progress_bar() as progress:
         return run(where.pop("job", prepared.job), prepared.checks, progress=progress, **{**said, **where})
 
 
 def conclude(options: RunOptions, report: "Report") -> int:
-    """Write and print the report; the exit code."""
+    """Write and print the report, then keep it in the history; the exit code."""
     if options.out is not None:
         write_report(report, options.out)
     print_report(report, options.format_)
+    with contextlib.suppress(OSError):  # a reader that went away; what can't be written is said at the end
+        sys.stdout.flush()
+    keep(opened(options.history, off=options.no_history), report)
     return exit_code(report.answer, report.findings, options.exit_style)

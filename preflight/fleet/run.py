@@ -7,7 +7,7 @@ import platform
 import secrets
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
@@ -25,7 +25,7 @@ from preflight.fleet.task import Outcome, Progress, Request
 from preflight.fleet.world import World
 from preflight.formats import readable
 from preflight.judge.run import judge, localised
-from preflight.model import Check, Environment, Evidence, Job, Placement, Report
+from preflight.model import Baseline, Check, Environment, Evidence, Job, Placement, Report
 from preflight.model.baseline import baseline_of
 from preflight.model.position import Position
 
@@ -56,12 +56,13 @@ def run(
     earlier: Sequence[Report] = (),
     placement: Placement | None = None,
     slurm_job: str | None = None,
+    past: Callable[[Evidence], Baseline | None] | None = None,
 ) -> Report:
     """Measure and judge. Raises ConfigError, WorldError; an interruption ends it early with a partial report.
 
     `local` (agents, workers on each): on this machine. Else `agents`, with the key that they have, or munge. `world`: where it takes place; seconds are those of its clock. `memory`: where scans go
     on; what this one did is kept there if the file can be written, else said on stderr. `earlier`: reports of earlier runs, which this one's figures are compared with. `placement`: where the job's ranks
-    said that they are (`preflight ranks`), in place of where its launcher should put them. `slurm_job`: the number of the job that it is for; resident agents give way to all others.
+    said that they are (`preflight ranks`), in place of where its launcher should put them. `slurm_job`: the number of the job that it is for; resident agents give way to all others. `past`: what a history says of the parts that were measured, asked where no earlier reports were given.
     """
     if local and local[0] * local[1] > MAX_LOCAL:
         raise UsageError(f"--local {local[0]}x{local[1]}: at most {MAX_LOCAL} workers on one machine")
@@ -82,7 +83,7 @@ def run(
     outcome = _gathered(request, local[0] if local else 0, progress, interruptions, world)
     if memory is not None and outcome.position is not None:
         _keep(memory, outcome.position)
-    evidence = localised(_with_history(outcome.evidence, earlier))
+    evidence = localised(_with_history(outcome.evidence, earlier, past))
     findings, runs, answer = judge(evidence, checks, partial=outcome.stopped is not None)
     return Report(
         run_id=run_id,
@@ -110,14 +111,21 @@ def _keep(memory: Memory, position: Position) -> None:
             sys.stderr.write(f"preflight: {error}\n")
 
 
-def _with_history(evidence: Evidence, earlier: Sequence[Report]) -> Evidence:
-    if not earlier:
+def _with_history(
+    evidence: Evidence,
+    earlier: Sequence[Report],
+    past: Callable[[Evidence], Baseline | None] | None = None,
+) -> Evidence:
+    if not earlier and past is None:
         return evidence
     try:
-        baseline = baseline_of(earlier, evidence.plan, evidence.settings.backend)
+        if earlier:
+            baseline: Baseline | None = baseline_of(earlier, evidence.plan, evidence.settings.backend, now=evidence)
+        else:
+            baseline = past(evidence) if past else None
     except Exception as error:  # noqa: BLE001 - what was measured must not be lost with it
         with contextlib.suppress(OSError):
-            sys.stderr.write(f"preflight: the earlier reports tell no history: {type(error).__name__}: {error}\n")
+            sys.stderr.write(f"preflight: earlier runs tell no history: {type(error).__name__}: {error}\n")
         return evidence
     return msgspec.structs.replace(evidence, baseline=baseline)
 

@@ -131,6 +131,7 @@ class _Case:
         except WorldError as error:  # what was done is done: a second start of the prolog finds it so
             self.telling.note(str(error), "warning")
         self._tell(record.decision, outcome)
+        self._remember(record.decision, outcome)
         return outcome.exit_code
 
     def _why_not_measured(self, starts: int) -> str:
@@ -170,6 +171,14 @@ class _Case:
             return Outcome(START, "the job starts")
         requeues = self.records.requeues(self.number, self.restart)
         return carry_out(decision, self.number, self.slurm, self.site, requeues=requeues, partition=self.job.partition)
+
+    def _remember(self, decision: Decision, outcome: Outcome) -> None:
+        """What was measured goes into the history of this machine, now that all is told; it changes nothing any more."""
+        from preflight.slurm.controller_remember import remember_run
+
+        if self.report is not None:
+            drained = outcome.drain in {"drained", "kept"}
+            remember_run(self.report, decision, self.site, self.telling, drained=drained)
 
     def _tell(self, decision: Decision, outcome: Outcome) -> None:
         from preflight.slurm.controller_decide import summary

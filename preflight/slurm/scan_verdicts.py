@@ -11,9 +11,9 @@ MAX_TEXT = 240
 
 
 def verdicts_of(
-    report: Report, guilty: Mapping[str, tuple[Finding, ...]], sweep: str, texts: Mapping[str, str] | None = None
+    report: Report, guilty: Mapping[str, tuple[Finding, ...]], sweep: str | None, texts: Mapping[str, str] | None = None
 ) -> tuple[NodeVerdict, ...]:
-    """One verdict for each node of the run. `guilty`: slurm.guilty.guilty_nodes; `texts`: the reasons of the guilty ones.
+    """One verdict for each node of the run. `guilty`: slurm.guilty.guilty_nodes; `sweep` None: it was no scan's; `texts`: the reasons of the guilty ones.
 
     FAIL: guilty. UNKNOWN: the run ended early; with `doubt`, something failed that no node is guilty of; a required check could not tell; or this node was not measured. Else PASS.
     """

@@ -57,7 +57,8 @@ class Tasks:
         self.mark = f"PREFLIGHT_TEST_MARK={uuid.uuid4().hex}"
         name, value = self.mark.split("=")
         self.environment = {k: word for k, word in os.environ.items() if not k.startswith(("SLURM", "PREFLIGHT"))}
-        self.environment |= {"PREFLIGHT_CONFIG": str(folder / "site.toml"), name: value, **(environment or {})}
+        self.environment |= {"PREFLIGHT_CONFIG": str(folder / "site.toml"), "PREFLIGHT_RUN_NO_HISTORY": "1"}
+        self.environment |= {name: value, **(environment or {})}
         self.command = [
             sys.executable,
             "-m",

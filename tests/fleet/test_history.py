@@ -41,7 +41,7 @@ def test_without_earlier_runs_there_is_no_history():
 
 
 def test_earlier_reports_that_break_the_history_cost_no_measurement(monkeypatch, capsys):
-    def broken(*_):
+    def broken(*_, **__):
         raise KeyError("tp")
 
     monkeypatch.setattr("preflight.fleet.run.baseline_of", broken)
