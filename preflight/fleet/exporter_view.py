@@ -209,5 +209,5 @@ def _reference(route: str, bests: Mapping[Place, float]) -> float | None:
         return None
     ordered = sorted(bests.values())
     quarter = ordered[(3 * len(ordered)) // 4 if len(ordered) >= 4 else -1]
-    middle = ordered[len(ordered) // 2]
+    middle = ordered[(len(ordered) - 1) // 2]
     return quarter if quarter > 0 and middle / quarter >= CLEAR else None

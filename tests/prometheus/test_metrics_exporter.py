@@ -1,0 +1,193 @@
+"""`preflight exporter`: the newest figures of the fleet, while others write; of a history that can't be read no figures at all."""
+
+import http.client
+import re
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from preflight.cli.main import run_command_line
+from preflight.fleet import exporter as exporter_module
+from preflight.fleet.exporter import Exporter
+from preflight.fleet.history import History
+from preflight.model import Report, Settings
+from tests.prometheus.test_metrics import real_run
+from tests.prometheus.test_metrics_agent import samples
+
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def history(tmp_path) -> History:
+    return History(tmp_path / "history.sqlite")
+
+
+def now_run(number: int = 0, **facts) -> Report:
+    return real_run(time.time() - 100 + number, run_id=f"r{number}", **facts)
+
+
+def page(history: History, **facts) -> dict[str, dict[tuple[str, ...], float]]:
+    exporter = Exporter(history.path, **{"age_s": 86400.0, "leaves": {}, **facts})
+    exporter.look()
+    return samples(exporter.page())
+
+
+FIGURES = ("bandwidth", "run_", "scan_", "pairs_", "worst")
+
+
+def figures(found: dict[str, object]) -> list[str]:
+    return [name for name in found if name.startswith(FIGURES) or "bandwidth" in name]
+
+
+def test_the_newest_figure_of_each_pair_counts_and_the_slow_node_is_told(history):
+    history.add(now_run(0, slow=0.3))
+    history.add(now_run(1, slow=0.6))
+    found = page(history, leaves={f"node{i}": f"leaf{i // 2}" for i in range(4)})
+    low = found["pair_bus_bandwidth_minimum_bytes_per_second"]
+    assert low["between",] == pytest.approx(30e9)  # of the node that stands last, node3
+    assert found["collector_success"] == {(): 1.0}
+    assert found["leaf_pair_bandwidth_ratio"]
+    assert found["run_answer"]["go", "run"] == 1
+
+
+def test_there_is_no_history_yet_and_then_there_is_one(history):
+    exporter = Exporter(history.path, age_s=86400.0, leaves={})
+    exporter.look()
+    found = samples(exporter.page())
+    assert found["collector_success"] == {(): 0.0}
+    assert figures(found) == []
+    history.add(now_run())
+    exporter.look()
+    exporter._page = (float("-inf"), b"")
+    assert samples(exporter.page())["collector_success"] == {(): 1.0}
+
+
+@pytest.mark.parametrize("kind", ["text", "another program's", "folder", "cut off"])
+def test_a_history_that_is_broken_gives_no_figures(kind, history):
+    path = history.path
+    if kind == "text":
+        path.write_text("no database " * 1000)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "cut off":
+        history.add(now_run())
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        Path(f"{path}-wal").unlink(missing_ok=True)
+        Path(f"{path}-shm").unlink(missing_ok=True)
+    else:
+        with sqlite3.connect(path) as db:
+            db.execute("CREATE TABLE runs (number INTEGER)")
+        db.close()
+    found = page(history)
+    assert found["collector_success"] == {(): 0.0}
+    assert figures(found) == []
+
+
+def test_a_reading_that_hangs_is_told_and_its_old_figures_go(history, monkeypatch):
+    history.add(now_run())
+    exporter = Exporter(history.path, age_s=86400.0, leaves={})
+    exporter.look()
+    monkeypatch.setattr(exporter_module, "STUCK_S", 0.0)
+    found = samples(exporter.page())
+    assert found["collector_success"] == {(): 0.0}
+    assert figures(found) == []
+
+
+def test_simulated_runs_are_left_out(history):
+    report = now_run()
+    evidence = msgspec.structs.replace(report.evidence, settings=Settings(simulated=True))
+    history.add(msgspec.structs.replace(report, evidence=evidence))
+    assert figures(page(history)) == []
+
+
+def test_where_half_of_the_nodes_are_slow_nobody_can_say_what_is_healthy(history):
+    history.add(now_run(slow=0.5, slow_nodes=(2, 3)))
+    assert ("between",) not in page(history)["node_bandwidth_ratio"]
+    history.add(now_run(1, slow=0.5))
+    assert ("between",) in page(history)["node_bandwidth_ratio"]
+
+
+def test_counters_count_what_comes_after_the_start_and_never_shrink(history):
+    history.add(now_run(0))
+    exporter = Exporter(history.path, age_s=86400.0, leaves={})
+    exporter.look()
+    assert "pairs_measured_total" not in samples(exporter.page())
+    history.add(now_run(1))
+    exporter.look()
+    first = exporter._counts["run"][0]
+    assert first == 16
+    History(history.path, max_rows=1).add(now_run(2))  # which drops what is older
+    exporter.look()
+    assert exporter._counts["run"][0] == 32
+
+
+def test_it_reads_while_others_write_and_sees_whole_runs(history):
+    stop, problems, seen = threading.Event(), [], []
+    exporter = Exporter(history.path, age_s=86400.0, leaves={})
+    history.add(now_run(0))
+
+    def write():
+        number = 1
+        while not stop.is_set():
+            history.add(now_run(number))
+            number += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        ends_at = time.monotonic() + WAIT_S
+        while exporter._counts.get("run", [0])[0] < 16 * 5 and time.monotonic() < ends_at:
+            exporter.look()
+            problems.append(exporter.problem)
+            seen.append(exporter._counts.get("run", [0])[0])
+    finally:
+        stop.set()
+        writer.join(WAIT_S)
+    assert set(problems) == {None}
+    assert seen == sorted(seen)
+    assert {count % 16 for count in seen} == {0}
+    assert seen[-1] >= 16 * 5
+
+
+def test_a_real_exporter_serves_says_where_and_ends_at_once(history, tmp_path):
+    history.add(now_run())
+    words = ["-m", "preflight", "exporter", "--web.listen-address", "127.0.0.1:0", "--history", str(history.path)]
+    with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        try:
+            assert process.stdout
+            port = int(re.fullmatch(r"listens on 127\.0\.0\.1 port (\d+)\n", process.stdout.readline())[1])
+            ends_at = time.monotonic() + WAIT_S
+            while ask(port)[1].get("collector_success") != {(): 1.0}:
+                assert time.monotonic() < ends_at
+                time.sleep(0.05)
+            assert "node_bandwidth_ratio" in ask(port)[1]
+            assert ask(port, "/else")[0] == 404
+        finally:
+            process.terminate()
+        assert process.wait(WAIT_S) == 0
+
+
+def ask(port: int, path: str = "/metrics") -> tuple[int, dict[str, dict[tuple[str, ...], float]]]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        text = answer.read()
+        return answer.status, samples(text) if answer.status == 200 else {}
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    "listen", ["9948", ":9948", "127.0.0.1:x", "127.0.0.1:99999", "nowhere:9948", "192.0.2.1:9948"]
+)
+def test_what_can_not_be_listened_on_is_wrong_usage(listen, capsys):
+    assert run_command_line(["exporter", "--listen", listen]) == 64
+    assert "listen" in capsys.readouterr().err
