@@ -16,6 +16,7 @@ COMMANDS = {
     "node": ("preflight.cli.node", "Show and judge what is in this node, or in saved ones."),
     "topology": ("preflight.cli.topology", "Show GPUs, links and HCAs of a node as a matrix."),
     "judge": ("preflight.cli.judge", "Judge a saved run again, without measuring."),
+    "compare": ("preflight.cli.compare", "What changed from one saved run to another."),
     "simulate": ("preflight.cli.simulate", "Rehearse a run on a modelled cluster with planted faults."),
     "agent": ("preflight.cli.agent", "Serve this node to a coordinator."),
     "slurm": ("preflight.cli.slurm", "What Slurm calls: node prolog, controller prolog, health program."),

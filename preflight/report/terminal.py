@@ -34,7 +34,7 @@ def report_text(report: Report, *, width: int, colour: bool, previous: Report | 
     lines = [*answer, *banner_lines(report, width=width, color=colour)]
     lines += findings_text(bad, width=width, color=colour, silent=silent).splitlines()
     if previous is not None:
-        lines += _changes(previous, report, width=width)
+        lines += _changes(previous, report, width=width, colour=colour)
     lines += section(
         f"Bandwidth of pairs{mark}",
         [*_how_measured(report, width=width), *matrix_lines(evidence, width=width, colour=colour)],
@@ -65,6 +65,13 @@ def _how_measured(report: Report, *, width: int) -> list[str]:
     return hang("", "busbw of send_recv, both ways at once; medians of repeats", width=width, indent=2) if pairs else []
 
 
-def _changes(previous: Report, report: Report, *, width: int) -> list[str]:
-    del previous, report, width
-    return []
+def _changes(previous: Report, report: Report, *, width: int, colour: bool) -> list[str]:
+    """What changed since the earlier run, or why that can't be said."""
+    from preflight.errors import UsageError
+    from preflight.report.difference import difference
+    from preflight.report.difference_text import short_difference
+
+    try:
+        return short_difference(difference(previous, report), width=width, colour=colour)
+    except UsageError as error:
+        return ["", *hang("Not compared: ", str(error), width=width)]
