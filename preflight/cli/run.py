@@ -48,7 +48,12 @@ _FILE = click.Path(path_type=Path)
 @click.option(
     "--ranks", type=_FILE, help="Where the job's ranks really are: the output of `preflight ranks` under its own srun."
 )
-@click.option("--keep", type=click.IntRange(1), metavar="N", help="Measure all nodes, then the job on the N best ones.")
+@click.option(
+    "--keep",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Of the nodes of the step or of --hosts, use the N best: measure all of them first, then PLAN on those N, within one --budget.",
+)
 @click.option(
     "--keep-dir", type=_FILE, help="With --keep: write nodes.txt, exclude.txt, hostfile.txt for the job's own srun."
 )
@@ -146,7 +151,8 @@ def _check_places(local: str | None, hosts: str | None, key_file: Path | None, *
         raise UsageError("--hosts is empty: is a variable not set?")
     if (local is None) == (hosts is None):
         raise UsageError(
-            f"say where to run: either --local NxM (this machine) or --hosts LIST (agents that listen there){hint}"
+            "say where to run: as a task of srun in a Slurm job, or with one of --local NxM (this machine) "
+            f"and --hosts LIST (agents that listen there){hint}"
         )
     if hosts is not None and key_file is None and not munge:
         raise UsageError("--hosts needs --key-file or --munge: agents answer only to those whom they know")

@@ -54,7 +54,10 @@ def test_any_text_for_hosts_is_read_or_refused(text):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "say where to run: either --local NxM (this machine) or --hosts LIST"),
+        (
+            [],
+            "say where to run: as a task of srun in a Slurm job, or with one of --local NxM (this machine) and --hosts",
+        ),
         (["--local", "2x2", "--hosts", "n1"], "say where to run"),
         (["--hosts", "n1"], "--hosts needs --key-file"),
         (["--local", "2"], "--local '2': expected NxM"),
