@@ -157,9 +157,13 @@ def _table(panel: Json, answers: Sequence[Answer], span: Span) -> str:
 
 
 def _cell(value: str | float | None, config: Json, kind: str = "color") -> str:
+    words = {key: it for mapping in config.get("mappings", ()) for key, it in mapping["options"].items()}
     if value is None:
-        return '<span class="none">not measured</span>'
-    return escape(value) if isinstance(value, str) else _painted(word(value, config), colour(value, config), kind)
+        return f'<span class="none">{"not measured" if "match" in words else "unknown"}</span>'
+    if isinstance(value, str):
+        paint = words.get(value, {}).get("color", "")
+        return _painted(value, COLOURS.get(paint, paint))
+    return _painted(word(value, config), colour(value, config), kind)
 
 
 def _grid(titles: Iterable[Any], lines: list[list[str]]) -> str:

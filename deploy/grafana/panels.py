@@ -70,6 +70,16 @@ def values(words: Mapping[float, tuple[str, str]]) -> Json:
     return {"type": "value", "options": options}
 
 
+def named(colours: Mapping[str, str]) -> Json:
+    """Colours of words, which stay as they are."""
+    return {
+        "type": "value",
+        "options": {word: {"color": it, "index": index} for index, (word, it) in enumerate(colours.items())},
+    }
+
+
+VERDICTS, ANSWERS = named(VERDICT_COLOURS), named(ANSWER_COLOURS)
+SEVERITIES = named({"critical": RED, "warning": ORANGE, "info": BLUE})
 LEVELS = values(
     {4: ("FAIL", RED), 3: ("UNKNOWN", "purple"), 2: ("WARN", ORANGE), 1: ("PASS", GREEN), 0: ("SKIP", GREY)}
 )

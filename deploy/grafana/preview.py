@@ -27,8 +27,8 @@ small, .none, footer { color: var(--soft); } footer { font-size: 11px; margin-to
 table { border-collapse: collapse; width: 100%; } th, td { text-align: left; padding: 2px 6px; border-bottom: 1px solid var(--line); white-space: nowrap; }
 .matrix td { text-align: center; padding: 1px; } .matrix td:first-child { text-align: left; } .matrix td span { display: block; padding: 3px 6px; } .matrix td span[style] { color: #fff; }
 .stat { display: flex; flex-wrap: wrap; gap: 12px; } .stat small { display: block; } .stat b { font-size: 22px; }
-.plot { display: grid; grid-template-columns: 80px 1fr minmax(120px, 34%); gap: 6px; height: 80%; } .plot svg { width: 100%; height: 150px; border: 1px solid var(--line); }
-.axis { display: flex; flex-direction: column; justify-content: space-between; text-align: right; } .plot ul { margin: 0; padding: 0; list-style: none; overflow: auto; }
+.plot { display: grid; grid-template-columns: 80px 1fr minmax(120px, 34%); gap: 6px; } .plot svg { width: 100%; height: 150px; border: 1px solid var(--line); }
+.axis { height: 150px; display: flex; flex-direction: column; justify-content: space-between; text-align: right; } .plot ul { margin: 0; padding: 0; list-style: none; overflow: auto; max-height: 150px; }
 .plot i { display: inline-block; width: 10px; height: 3px; margin-right: 4px; vertical-align: middle; } path { vector-effect: non-scaling-stroke; }
 .state, .bar { display: grid; grid-template-columns: 130px 1fr 70px; gap: 6px; align-items: center; } .state svg { width: 100%; height: 14px; }
 .bar { grid-template-columns: 45% 1fr 80px; } .bar i { display: block; height: 12px; background: #3274d9; }

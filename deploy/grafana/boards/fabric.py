@@ -173,7 +173,7 @@ _DRIFTS = (
     ),
     lines(
         "All nodes",
-        f"Lowest, median and highest share of the reference over nodes. The median far below 100 % can't be: it is what the reference is taken from. {_REFERENCE}",
+        f"Lowest, median and highest share of the reference over nodes. Nodes that are all slow alike do not show here, since the reference falls with them: see what healthy pairs give. {_REFERENCE}",
         *(
             Query(f"{function} by (route) ({_NODES})", f"{{{{route}}}} {word}")
             for function, word in (("min", "lowest"), ("max", "highest"))

@@ -9,7 +9,9 @@ from deploy.grafana.panels import (
     LEVELS,
     ORANGE,
     RED,
+    SEVERITIES,
     VERDICT_COLOURS,
+    VERDICTS,
     Query,
     Row,
     lines,
@@ -87,6 +89,7 @@ _ATTENTION = (
         columns=("severity", "alertname", "node", "check", "other_node", "leaf", "other_leaf"),
         sort="severity",
         links=_NODE_LINK,
+        words={"severity": SEVERITIES},
     ),
     table(
         "Worst findings of the last runs",
@@ -95,6 +98,7 @@ _ATTENTION = (
         columns=("verdict", "check", "subject", "node", "command"),
         sort="verdict",
         links=_NODE_LINK,
+        words={"verdict": VERDICTS},
     ),
     table(
         "Checks that do not pass",
@@ -104,6 +108,7 @@ _ATTENTION = (
         columns=("node", "check", "verdict"),
         sort="verdict",
         links=_NODE_LINK,
+        words={"verdict": VERDICTS},
         alerts=("PreflightCheckFailing", "PreflightCheckUnknown"),
     ),
     lines(
@@ -201,6 +206,8 @@ _RESULTS = (
         Query(f"sum by (result) ({q('run_drain', _RUNS)})", "{{result}}"),
         unit="none",
         stacked=True,
+        width=24,
+        height=6,
         alerts=("PreflightBrakeEngaged",),
     ),
 )

@@ -1,7 +1,19 @@
 """One node: what its checks say, how its links and GPUs do beside others, and which pairs with it are slow."""
 
 from deploy.grafana.dashboard import NODE_PAGE, Board, Choice
-from deploy.grafana.panels import GOOD_IF_EMPTY, LEVELS, Query, Row, lines, low_is_bad, stat, table, timeline
+from deploy.grafana.panels import (
+    ANSWERS,
+    GOOD_IF_EMPTY,
+    LEVELS,
+    VERDICTS,
+    Query,
+    Row,
+    lines,
+    low_is_bad,
+    stat,
+    table,
+    timeline,
+)
 from deploy.grafana.queries import PAIR_BAD, RATIO_BAD, RATIO_LOW, level, q
 
 _RATIO = low_is_bad(RATIO_BAD, RATIO_LOW)
@@ -75,6 +87,7 @@ _CHECKS = (
         Query(f"max by (check, verdict) ({q('check_status', _NODE)}) == 1"),
         columns=("check", "verdict"),
         sort="verdict",
+        words={"verdict": VERDICTS},
         width=8,
         height=12,
     ),
@@ -84,6 +97,7 @@ _CHECKS = (
         Query(f"max by (command, verdict, check, subject) ({q('worst_finding', _NODE)}) == 1"),
         columns=("verdict", "check", "subject", "command"),
         sort="verdict",
+        words={"verdict": VERDICTS},
         width=16,
     ),
     table(
@@ -92,6 +106,7 @@ _CHECKS = (
         Query(f"max by (command, answer) ({q('run_answer', _NODE)}) == 1"),
         columns=("command", "answer"),
         sort="command",
+        words={"answer": ANSWERS},
         width=8,
     ),
 )
