@@ -16,6 +16,7 @@ COMMANDS = {
     "node": ("preflight.cli.node", "Show and judge what is in this node, or in saved ones."),
     "topology": ("preflight.cli.topology", "Show GPUs, links and HCAs of a node as a matrix."),
     "judge": ("preflight.cli.judge", "Judge a saved run again, without measuring."),
+    "report": ("preflight.cli.report", "Show a saved run, in the terminal or as one HTML page."),
     "compare": ("preflight.cli.compare", "What changed from one saved run to another."),
     "simulate": ("preflight.cli.simulate", "Rehearse a run on a modelled cluster with planted faults."),
     "agent": ("preflight.cli.agent", "Serve this node to a coordinator."),
@@ -23,6 +24,7 @@ COMMANDS = {
     "scan": ("preflight.cli.scan", "Sweep the idle nodes of a Slurm cluster."),
     "exporter": ("preflight.cli.exporter", "Serve the newest results of the fleet to Prometheus."),
     "push": ("preflight.cli.push", "Push a run's verdict to a Pushgateway."),
+    "history": ("preflight.cli.history", "Show earlier runs, and what was found on a node over time."),
     "checks": ("preflight.cli.checks", "List or explain the checks."),
 }
 

@@ -1,0 +1,147 @@
+"""The pairs of a run as a page shows them: each with its route, its rate and how that compares; columns that fit 512 nodes into a page."""
+
+import base64
+import math
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from preflight.model import Evidence, Measurement
+from preflight.model.ends import ends_of
+from preflight.model.localisation import Ends, Localisation, RouteReference
+from preflight.model.measurement import median
+from preflight.report.rates import pair_rates
+
+OP = "send_recv"
+FAILED = 0xFFFF  # of a code: every attempt failed
+TOP = 0xFFFE  # the code of the fastest pair
+MAX_SENDS = 20_000  # follow-ups; more than a few hundred would be a strange run
+
+
+class Route(NamedTuple):
+    """A class of routes: what its healthy pairs gave in this run, and what a formula allows, both in bytes per second; None: nobody can say."""
+
+    name: str
+    reference: float | None
+    expected: float | None
+    source: str
+
+
+class Pair(NamedTuple):
+    """Two ranks. `rate`: busbw in bytes per second, both ways at once, None: every attempt failed. `route`: number in Pairs.routes."""
+
+    a: int
+    b: int
+    rate: float | None
+    route: int
+
+
+class Pairs(NamedTuple):
+    """All measured pairs by rank, lower rank first, sorted. `sends`: (from, to, bytes per second or None) of what was measured in one direction. `ends`: where ranks sit, None: no plan tells it."""
+
+    pairs: tuple[Pair, ...]
+    routes: tuple[Route, ...]
+    sends: tuple[tuple[int, int, float | None], ...]
+    ends: Ends | None
+
+    def ratio(self, pair: Pair) -> float | None:
+        """Rate / what healthy pairs of the route gave; None: failed, or nobody can say."""
+        reference = self.routes[pair.route].reference
+        return pair.rate / reference if pair.rate is not None and reference else None
+
+    def worst_first(self) -> list[Pair]:
+        """Failed ones, then the lowest share of their reference, then the slowest of those that have none."""
+
+        def badness(pair: Pair) -> tuple[bool, bool, float]:
+            ratio = self.ratio(pair)
+            return pair.rate is not None, ratio is None, (pair.rate or 0.0) if ratio is None else ratio
+
+        return sorted(self.pairs, key=badness)
+
+
+def pairs_of(evidence: Evidence) -> Pairs:
+    """The pairs of the evidence; a run that was too noisy to judge has no references."""
+    ends = ends_of(evidence.plan, evidence.topology) if evidence.plan else None
+    references = _references(evidence.localisation)
+    rates = pair_rates(evidence.measurements or ())
+    names: dict[str, int] = {}
+    pairs = [
+        Pair(a, b, rate, names.setdefault(_route_name(ends, a, b), len(names))) for (a, b), rate in sorted(rates.items())
+    ]
+    routes = tuple(
+        Route(
+            name,
+            reference.bytes_per_s if reference else None,
+            reference.expected_bytes_per_s if reference else None,
+            reference.source if reference else "",
+        )
+        for name in names
+        for reference in (references.get(name),)
+    )
+    return Pairs(tuple(pairs), routes, tuple(_sends(evidence.measurements or ())), ends)
+
+
+def _references(found: Localisation | None) -> dict[str, RouteReference]:
+    """Class of routes -> its reference; none of a run that judges no rates, nor where GPUs of one class are joined in several ways, each with a reference of its own."""
+    if found is None or found.unjudged or found.ends.whole_nodes:
+        return {}
+    of_pairs = [reference for reference in found.references if reference.op.split(" ", 1)[0] == OP]
+    several = {reference.route for reference in of_pairs if reference.op != OP}
+    return {r.route: r for r in of_pairs if r.op == OP and r.route not in several and r.bytes_per_s > 0}
+
+
+def _route_name(ends: Ends | None, a: int, b: int) -> str:
+    """The class of routes between two ranks, in the localiser's words."""
+    if ends is None or not (0 <= a < len(ends.node) and 0 <= b < len(ends.node)):
+        return "not known"
+    if ends.node[a] == ends.node[b]:
+        return "inside nodes"
+    if ends.slot[a] != ends.slot[b]:
+        return "unlike slots"
+    leaves = [ends.leaves[ends.node[end]] if ends.leaves else None for end in (a, b)]
+    if None in leaves:
+        return "leaves not known, like slots"
+    return "same leaf, like slots" if leaves[0] == leaves[1] else "other leaf, like slots"
+
+
+def _sends(measurements: Iterable[Measurement]) -> list[tuple[int, int, float | None]]:
+    found: dict[tuple[int, int], list[float]] = {}
+    for measurement in measurements:
+        probe, failure = measurement.probe, measurement.failure
+        if probe.collective != "send" or probe.axis is not None or len(probe.ranks) != 2:
+            continue
+        if failure is not None and failure.kind == "not_run":
+            continue
+        rates = found.setdefault((probe.ranks[0], probe.ranks[1]), [])
+        if measurement.busbw_bytes_per_s is not None:
+            rates.append(measurement.busbw_bytes_per_s)
+    return [(a, b, median(rates) if rates else None) for (a, b), rates in sorted(found.items())][:MAX_SENDS]
+
+
+def packed(pairs: Sequence[Pair], world: int) -> dict[str, Any]:
+    """The pairs as columns, deflated, in base64. Per rank how many pairs it begins; per pair the distance of its second rank from the one before, its rate's code, its route.
+
+    Codes are logarithmic between the slowest and the fastest pair, so that a rate is right to 0.01 % over three decades; a page shows three digits, and its tables come from the exact figures.
+    """
+    import numpy as np
+
+    a = np.fromiter((pair.a for pair in pairs), np.int64, len(pairs))
+    b = np.fromiter((pair.b for pair in pairs), np.int64, len(pairs))
+    rates = np.fromiter((pair.rate or math.nan for pair in pairs), np.float64, len(pairs))
+    logs = np.log(rates)
+    known = ~np.isnan(logs)
+    low = float(logs[known].min()) if known.any() else 0.0
+    step = (float(logs[known].max()) - low) / TOP if known.any() else 0.0
+    codes = np.full(len(pairs), FAILED, np.uint16)
+    codes[known] = np.round((logs[known] - low) / step).astype(np.uint16) if step else 0
+    first = np.ones(len(pairs), bool)
+    first[1:] = a[1:] != a[:-1]
+    before = np.where(first, a, np.roll(b, 1))
+    columns = (
+        np.bincount(a, minlength=world).astype("<u4"),
+        (b - before).astype("<u4"),
+        codes.astype("<u2"),
+        np.fromiter((pair.route for pair in pairs), np.uint8, len(pairs)),
+    )
+    data = zlib.compress(b"".join(column.tobytes() for column in columns), 6)
+    return {"count": len(pairs), "low": low, "step": step, "data": base64.b64encode(data).decode()}
