@@ -46,15 +46,15 @@ def matrix_lines(evidence: Evidence, *, width: int, colour: bool) -> list[str]:
     if not pairs:
         return []
     scale = _scale(evidence, pairs)
+    ends = {end.rank for pair in pairs for end in (pair.a, pair.b)}
     kinds: tuple[Kind, ...] = ("GPU", "node", "leaf")
-    for kind in kinds:
+    for kind in kinds[len(ends) > MAX_SIDE["GPU"] :]:
         square = square_of(pairs, kind)
         drawn = _drawn(square, scale, width=width, colour=colour) if square else None
         if square and drawn:
             lines = [*_reduction(square, pairs, width=width), *drawn]
             whole = kind == "GPU" and len(square.names) <= MAX_WORST
             return lines if whole else [*lines, *worst_lines(pairs, scale, width=width, colour=colour)]
-    ends = {end for pair in pairs for end in (pair.a, pair.b)}
     text = f"no matrix: {len(pairs):,} pairs of {len(ends):,} GPUs fit {width} columns in no form; the worst are below, all are on the page (preflight report --html)"
     return [
         *hang("", text, width=width, indent=2),
@@ -73,7 +73,7 @@ def _reduction(square: Square, pairs: Sequence[Pair], *, width: int) -> list[str
     """What the squares stand for, where they are not single pairs."""
     if square.kind == "GPU":
         return []
-    number = len({end for pair in pairs for end in (pair.a, pair.b)})
+    number = len({end.rank for pair in pairs for end in (pair.a, pair.b)})
     text = f"{square.kind} x {square.kind}: {REDUCED[square.kind]}; the {len(pairs):,} pairs of {number:,} GPUs do not fit here, the page has them (preflight report --html)"
     return hang("", text, width=width, indent=2)
 

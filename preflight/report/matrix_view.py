@@ -70,13 +70,15 @@ def pairs_of(evidence: Evidence) -> list[Pair]:
     ends = _ends(evidence, {rank for pair in rates for rank in pair})
     ratios = {((f.node, f.slot), (f.other_node, f.other_slot)): f.ratio for f in facts_of(evidence) if f.ratio}
     ways = _slow_ways(evidence)
+    places = {rank: (end.node or "", end.slot) for rank, end in ends.items()}
     found = []
     for (a, b), rate in rates.items():
-        one, other = sorted((ends[a], ends[b]), key=lambda end: (end.node or "", end.slot))
-        ratio = ratios.get(((one.node or "", one.slot), (other.node or "", other.slot)))
-        levels = [rate / ratio] if ratio and rate else []
-        levels += [level for crosses, level in ways if levels and crosses(ends[a], ends[b])]
-        found.append(Pair(ends[a], ends[b], rate, max(levels, default=None)))
+        one, other = places[a], places[b]
+        ratio = ratios.get((one, other) if one <= other else (other, one))
+        level = rate / ratio if ratio and rate else None
+        if level is not None and ways:
+            level = max([level, *(against for crosses, against in ways if crosses(ends[a], ends[b]))])
+        found.append(Pair(ends[a], ends[b], rate, level))
     return found
 
 
@@ -128,17 +130,20 @@ def square_of(pairs: Sequence[Pair], kind: Kind) -> Square | None:
     if kind == "leaf":
         pairs = [pair for pair in pairs if pair.a.node != pair.b.node]
     ends = {end for pair in pairs for end in (pair.a, pair.b)}
-    if not ends or (kind != "GPU" and any(_name(end, kind) is None for end in ends)):
+    named = {end.rank: _name(end, kind) for end in ends}
+    if not ends or (kind != "GPU" and None in named.values()):
         return None
-    order = sorted({(_order(end, kind), str(_name(end, kind))) for end in ends})
+    order = sorted({(_order(end, kind), str(named[end.rank])) for end in ends})
     names = list(dict.fromkeys(name for _, name in order))
-    place = {name: number for number, name in enumerate(names)}
+    numbers = {name: number for number, name in enumerate(names)}
+    place = {rank: numbers[str(name)] for rank, name in named.items()}
     worst: dict[tuple[int, int], Pair] = {}
     for pair in pairs:
-        low, high = sorted((place[str(_name(pair.a, kind))], place[str(_name(pair.b, kind))]))
-        before = worst.get((low, high))
+        one, other = place[pair.a.rank], place[pair.b.rank]
+        square = (one, other) if one <= other else (other, one)
+        before = worst.get(square)
         if before is None or pair.badness < before.badness:
-            worst[low, high] = pair
+            worst[square] = pair
     return Square(kind, tuple(names), worst, len(pairs))
 
 

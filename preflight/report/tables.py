@@ -150,8 +150,10 @@ def group_lines(measurements: Sequence[Measurement], *, width: int) -> list[str]
             rows.append(_middle_row(groups, extra))
         rows += [_group_row(rate, extra) for rate in shown]
     lines = table(rows, left=3, width=width)
-    text = f"of more than {MAX_ROWS} groups: the median, and the {MAX_WORST} that lose most"
-    return [*lines, *hang("", text, width=width, indent=2)] if many else lines
+    notes = [f"of more than {MAX_ROWS} groups: the median, and the {MAX_WORST} that lose most"] if many else []
+    if any("-" in row[4:6] for row in rows):
+        notes.append("- no figure: it failed, or was not measured")
+    return [*lines, *(line for note in notes for line in hang("", note, width=width, indent=2))]
 
 
 def _loss(rate: GroupRate) -> tuple[float, float]:
