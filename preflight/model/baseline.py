@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from preflight.model.evidence import Baseline, BaselineEntry, BaselineRun, Evidence
 from preflight.model.group_series import series_of
-from preflight.model.measurement import median
+from preflight.model.localisation import LONE
+from preflight.model.measurement import Probe, median
 from preflight.model.node_facts import NodeFacts, facts_of
 from preflight.model.plan import Plan
 from preflight.model.report import Report
@@ -150,9 +151,11 @@ def seen_in(evidence: Evidence) -> dict[Key, Seen]:
         places = places_of(evidence.plan, probe.ranks)
         if places is None or not busbw or measurement.failure or probe.attempt or probe.mode != "alone" or probe.split:
             continue
+        if probe.axis is None and not is_of_pair(probe):
+            continue
         key = (probe.axis or PAIR, probe.collective, probe.size_bytes, places)
         transports.setdefault(key, set()).add(measurement.transport)
-        if probe.axis is None and len(probe.ranks) == 2 and probe.collective == "send_recv":
+        if probe.axis is None:
             pairs.setdefault(key, []).append(busbw)
     rates: dict[Key, float] = {key: median(values) for key, values in pairs.items()}
     for series in series_of(evidence.measurements or ()):
@@ -160,6 +163,12 @@ def seen_in(evidence: Evidence) -> dict[Key, Seen]:
         if series.mode == "alone" and not series.split and places:
             rates[series.axis, series.collective, series.size_bytes, places] = series.typical
     return {key: Seen(rate, _one(transports.get(key, ()))) for key, rate in rates.items()}
+
+
+def is_of_pair(probe: Probe) -> bool:
+    """Whether this is what a pair's history is made of: both ways at once, while others were at work as in every run. Not what has a direction, and not what was asked for to find a culprit."""
+    pair = probe.axis is None and len(probe.ranks) == 2 and probe.collective == "send_recv"
+    return pair and not probe.attempt and probe.size_name != LONE
 
 
 def places_of(plan: Plan, ranks: Iterable[int]) -> frozenset[Place] | None:
