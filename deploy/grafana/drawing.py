@@ -57,7 +57,7 @@ def colour(figure: float, config: Json) -> str:
     for mapping in config.get("mappings", ()):
         word = mapping["options"].get(f"{figure:g}") if mapping["type"] == "value" else None
         if word:
-            return COLOURS.get(word["color"], word["color"])
+            return str(COLOURS.get(word["color"], word["color"]))
     steps = (config.get("thresholds") or {"steps": []})["steps"]
     reached = [step["color"] for step in steps if step["value"] is None or figure >= step["value"]]
     return COLOURS.get(reached[-1], reached[-1]) if reached else ""
@@ -178,6 +178,9 @@ def _matrix(panel: Json, answers: Sequence[Answer], options: Json, _: Span) -> s
     row, column = options["rowField"], options["columnField"]
     cells = {(s.labels.get(row, ""), s.labels.get(column, "")): s.points[-1][1] for s in answers[0].series}
     rows, columns = (sorted({key[i] for key in cells}) for i in (0, 1))
+    by, down = panel["options"]["sortBy"][0].values()
+    if down:
+        rows.sort(key=lambda each: -cells.get((each, by), -math.inf))
     lines = [[escape(r), *(_cell(cells.get((r, c)), config, "background") for c in columns)] for r in rows]
     return f'<div class="matrix">{_grid([f"{row} and {column}", *columns], lines)}</div>'
 

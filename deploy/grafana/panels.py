@@ -261,11 +261,12 @@ def matrix(
     column: str,
     unit: str,
     steps: Steps = (),
+    sort: str = "",
     width: int = 12,
     height: int = 12,
     alerts: tuple[str, ...] = (),
 ) -> Panel:
-    """A table of row by column with coloured cells. A cell without a figure is empty and says so; it is never 0."""
+    """A table of row by column with coloured cells. A cell without a figure is empty and says so; it is never 0. `sort`: a column, highest first; empty: by the rows' names."""
     body = _body("table", (Query(expr),), unit=unit, steps=steps, words=UNKNOWN, instant=True)
     options = {"rowField": row, "columnField": column, "valueField": "Value", "emptyValue": "null"}
     body["transformations"] = [{"id": "groupingToMatrix", "options": options}]
@@ -279,7 +280,7 @@ def matrix(
     body["options"] = {
         "showHeader": True,
         "cellHeight": "sm",
-        "sortBy": [{"displayName": f"{row}\\{column}", "desc": False}],
+        "sortBy": [{"displayName": sort or f"{row}\\{column}", "desc": bool(sort)}],
     }
     return Panel(title, description, body, width, height, alerts)
 

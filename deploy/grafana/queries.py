@@ -9,8 +9,8 @@ _ALWAYS = 'cluster=~"$cluster",simulated=~"$simulated"'
 SCRAPE_LABELS = frozenset(("instance", "job", "cluster", "simulated"))  # of the scrape, and of a modelled cluster
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 
-# The limits of the alerts PreflightNodeSlow and PreflightLeafPathSlow, PreflightPairNewlySlow, PreflightScanOverdue (deploy/prometheus/rules; tests/grafana compares them).
-RATIO_BAD, PAIR_BAD, SWEEP_OVERDUE_S = 0.85, 0.7, 2 * 3600.0 + 5100.0
+# The limits of the alerts PreflightNodeSlow and PreflightLeafPathSlow, PreflightPairNewlySlow (deploy/prometheus/rules; tests/grafana compares them).
+RATIO_BAD, PAIR_BAD = 0.85, 0.7
 RATIO_LOW = 0.95  # where a look begins to be worth while: healthy classes of routes differ by 5 to 12 %
 # How far a node may drift from its own mean before it is coloured; no alert rests on it.
 DRIFT_BAD, DRIFT_LOW = 0.85, 0.95

@@ -11,6 +11,7 @@ from deploy.grafana import ask
 from deploy.grafana.build import OUT
 from deploy.grafana.dashboard import REAL, SIMULATED
 from deploy.grafana.panels import GOOD_IF_EMPTY
+from deploy.grafana.preview import page
 from preflight.formats import write_atomically
 from preflight.metrics import exposition
 from preflight.slurm import textfile
@@ -154,6 +155,33 @@ def test_every_panel_of_a_healthy_fleet_shows_something_unless_it_says_that_noth
 def test_every_panel_shows_something_when_things_are_bad(degraded, uid):
     # the fleet's page forgets the last run that said go, which the writers of text files keep
     assert empty(each for each in degraded[uid] if "run_success_timestamp" not in each.query) == []
+
+
+@pytest.mark.parametrize("uid", ["preflight-fleet", "preflight-fabric"])
+def test_several_values_chosen_at_a_time_are_all_shown(site, degraded, uid):
+    # as Grafana puts several values in
+    some = {
+        "command": "(run|slurm prolog|agent)",
+        "node": f"(n05|{SLOW_NODE})",
+        "leaf": "(leaf0|leaf1)",
+        "route": "(between|inside)",
+    }
+    wanted = {name: value for name, value in some.items() if f"${name}" in json.dumps(BOARDS[uid])}
+    assert len(wanted) >= 2
+    assert (
+        empty(each for each in site.answers(BOARDS[uid], **wanted) if "run_success_timestamp" not in each.query) == []
+    )
+
+
+@pytest.mark.parametrize("uid", BOARDS)
+def test_the_preview_draws_what_is_there(site, degraded, uid):
+    wanted = {"preflight-node": {"node": SLOW_NODE}, "preflight-run": {"command": "run"}}.get(uid, {})
+    html = page(site.server.url, [BOARDS[uid]], site.span(), wanted)
+    assert "This is not Grafana" in html
+    assert SLOW_NODE in html
+    assert "(real)" in html
+    assert "SIMULATED)" not in html
+    assert html.count("<section") == len(ask.panels_of(BOARDS[uid]))
 
 
 @pytest.mark.parametrize("uid", BOARDS)

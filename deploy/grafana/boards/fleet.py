@@ -21,7 +21,7 @@ from deploy.grafana.panels import (
     timeline,
     values,
 )
-from deploy.grafana.queries import SWEEP_OVERDUE_S, UP, level, q
+from deploy.grafana.queries import UP, level, q
 
 _RUNS = 'command=~"$command"'
 _OUTCOMES = {"measured": GREEN, "no report": RED, "not started": ORANGE, "gave way": "blue", "not submitted": GREY}
@@ -57,10 +57,9 @@ _SUMMARY = (
     ),
     stat(
         "Since the last sweep",
-        "Time since a sweep of idle nodes ended. What a sweep said ages: nodes may have changed since.",
+        "Time since a sweep of idle nodes ended. What a sweep said ages: nodes may have changed since. No colour, since sites begin sweeps at different intervals; the alert knows yours.",
         Query(f"time() - max({q('scan_completion_timestamp_seconds')})"),
         unit="s",
-        steps=((0, GREEN), (SWEEP_OVERDUE_S, RED)),
         alerts=("PreflightScanOverdue",),
     ),
     stat(
@@ -188,6 +187,7 @@ _RESULTS = (
         row="check",
         column="verdict",
         unit="none",
+        sort="FAIL",
         height=10,
     ),
     lines(
@@ -215,7 +215,7 @@ _RESULTS = (
 _MACHINERY = (
     table(
         "Nodes judged longest ago",
-        "Time since the agent of a node judged it, longest first. What it said then is not the node of now.",
+        "Time since the agent of a node judged it, longest first. What it said then is not the node of now. Orange from half an hour on: six looks at the default of five minutes.",
         Query(f"topk(50, time() - max by (node) ({_JUDGED}))", "ago", "s", ((0, GREEN), (1800, ORANGE))),
         columns=("node",),
         sort="ago",

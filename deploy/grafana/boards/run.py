@@ -98,6 +98,7 @@ _WHY = (
         row="check",
         column="verdict",
         unit="none",
+        sort="FAIL",
         width=10,
         height=10,
     ),
