@@ -3,8 +3,7 @@
 Not a localiser: it blames nothing, it only says shortly what got slower or faster. What a larger part explains is not said again of its pairs.
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from preflight.model import Report
 from preflight.model.base import Record
@@ -17,8 +16,6 @@ from preflight.report.difference import Level, RateChange
 MIN_PARTNERS = 3  # nodes or GPUs, before a part is called by the partner it changed least with
 MOST_REPEATS = 9  # ours: nothing is measured more often
 MIN_NODES = 4  # of which all pairs must change alike before everything did
-
-K = TypeVar("K", bound=Hashable)
 
 
 class Common(Record, frozen=True):
@@ -89,13 +86,13 @@ def pair_changes(kind: str, pairs: Sequence[Common], rule: Rule, after: Report) 
     left = list(pairs)
     for name, parts in _parts(kind, after):
         explained: set[tuple[Place, ...]] = set()
-        for subject, members in _grouped(left, parts):
-            ratio = _alike(members, least, common or 1.0)
-            if ratio is not None:
-                of = [pair for some in members.values() for pair in some]
-                found.append(_change(name, subject, kind, of))
-                level.update((pair.places, ratio) for pair in of)
-                explained |= {pair.places for pair in of if abs(pair.ratio / ratio - 1) < least}
+        grouped = _grouped(left, parts)
+        for subject, (ratio, apart) in _parts_alike(grouped, least, common or 1.0).items():
+            of = [pair for some in _without(grouped[subject], apart).values() for pair in some]
+            found.append(_change(name, subject, kind, of))
+            level.update((pair.places, ratio) for pair in of)
+            explained |= {pair.places for pair in of if abs(pair.ratio / ratio - 1) < least}
+            explained |= {pair.places for pair in grouped[subject].get(apart, ())}
         left = [pair for pair in left if pair.places not in explained]
     called = [p for p in left if p.is_slower(rule, level[p.places]) or p.is_faster(rule, level[p.places])]
     found += [_change("pair", _pair_text(pair), kind, [pair]) for pair in called]
@@ -155,23 +152,52 @@ def _leaves(report: Report) -> dict[str, str]:
     return {node: leaf for node, leaf in told.items() if leaf is not None}
 
 
-def _grouped(pairs: Sequence[Common], part: Part) -> list[tuple[str, dict[Hashable, list[Common]]]]:
+def _grouped(pairs: Sequence[Common], part: Part) -> dict[str, "Members"]:
     """Part -> partner -> pairs; the parts as people count."""
-    found: dict[str, dict[Hashable, list[Common]]] = {}
+    found: dict[str, Members] = {}
     for pair in pairs:
         for name, partner in part(pair):
             found.setdefault(name, {}).setdefault(partner, []).append(pair)
-    return sorted(found.items(), key=lambda item: natural_key(item[0]))
+    return dict(sorted(found.items(), key=lambda item: natural_key(item[0])))
 
 
-def _alike(members: dict[Hashable, list[Common]], least: float, common: float) -> float | None:
-    """The median change of a part that changed with every partner beyond `least`; None: not with all, or there are too few partners to say so."""
+Members = dict[Hashable, list[Common]]  # partner -> pairs
+
+
+def _alike(members: Members, least: float, common: float) -> float | None:
+    """The median change of a part that changed with every partner beyond `least`, but for a tenth of many; None: not with all, or there are too few partners to say so.
+
+    With a partner the better half of the pairs must have changed, so that one slow GPU is not its node. A pair that was held up in one of the runs must not hide the rest.
+    """
     if len(members) < MIN_PARTNERS:
         return None
-    ratios = [median([pair.ratio for pair in pairs]) / common for pairs in members.values()]
-    if max(ratios) < 1 - least or min(ratios) > 1 / (1 - least):
-        return median(ratios) * common
+    ratios = [sorted(pair.ratio / common for pair in pairs) for pairs in members.values()]
+    high = sorted(each[len(each) // 2] for each in ratios)
+    low = sorted(each[(len(each) - 1) // 2] for each in ratios)
+    tenth = len(members) // 10
+    if high[-1 - tenth] < 1 - least or low[tenth] > 1 / (1 - least):
+        return median([ratio for each in ratios for ratio in each]) * common
     return None
+
+
+def _parts_alike(grouped: Mapping[str, Members], least: float, common: float) -> dict[str, tuple[float, Hashable]]:
+    """Part -> its change, and the partner left out of it (None: none), of those that changed with every partner; also where the only one with which it did not changed the other way with all the rest."""
+    found: dict[str, tuple[float, Hashable]] = {}
+    for name, members in grouped.items():
+        ratio = _alike(members, least, common)
+        if ratio is not None:
+            found[name] = ratio, None
+            continue
+        for other in members if len(members) > MIN_PARTNERS else ():
+            theirs = _alike(_without(grouped.get(str(other), {}), name), least, common)
+            ours = None if theirs is None else _alike(_without(members, other), least, common)
+            if ours is not None and theirs is not None and (ours < common) != (theirs < common):
+                found[name] = ours, other
+    return found
+
+
+def _without(members: Members, partner: Hashable) -> Members:
+    return {other: pairs for other, pairs in members.items() if other != partner}
 
 
 def _pair_text(pair: Common) -> str:

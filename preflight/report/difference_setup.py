@@ -68,7 +68,7 @@ def _plan(old: Plan | None, new: Plan | None) -> Iterator[SetupChange]:
         return
     flat = [
         {
-            **_flat(msgspec.to_builtins(plan.job)),
+            **_flat(plan.job),
             "ranks": str(plan.world_size),
             "order": "-".join(plan.order),
             **{f"degree of {a}": str(d) for a, d in plan.degrees.items()},
@@ -79,15 +79,19 @@ def _plan(old: Plan | None, new: Plan | None) -> Iterator[SetupChange]:
 
 
 def _flat(value: object, path: str = "") -> dict[str, str]:
-    """Nested settings as "parallel.tp" -> "8"."""
-    builtin = msgspec.to_builtins(value)
-    if not isinstance(builtin, dict):
-        return {path: str(builtin)}
+    """Nested settings as "parallel.tp" -> "8"; what is not known is left out."""
+    inner: dict[str, object] | None = None
+    if isinstance(value, msgspec.Struct):
+        inner = {name: getattr(value, name) for name in value.__struct_fields__}
+    elif isinstance(value, dict):
+        inner = {str(name): each for name, each in value.items()}
+    if inner is None:
+        return {} if value is None else {path: str(value)}
     return {
         name: text
-        for key, inner in builtin.items()
+        for key, each in inner.items()
         if path or key not in NOT_OURS
-        for name, text in _flat(inner, f"{path}.{key}" if path else str(key)).items()
+        for name, text in _flat(each, f"{path}.{key}" if path else key).items()
     }
 
 
