@@ -30,6 +30,8 @@ MORE_LABELS: Mapping[str, tuple[str, ...]] = {
     "exporter": (),
 }
 
+_COMMON = ("command", "node")  # stand last, for those who read files
+
 Samples = Sequence[tuple[tuple[str, ...], float]]  # values of a metric's own labels, in their order -> figure
 
 
@@ -334,7 +336,8 @@ def _lines(metric: Metric, series: Samples, more: Mapping[str, str]) -> Iterator
 
 
 def _braces(labels: Mapping[str, str], more: Mapping[str, str] = {}) -> str:
-    labels = {**labels, **{name: value for name, value in more.items() if name not in labels}}
+    told = {**labels, **{name: value for name, value in more.items() if name not in labels}}
+    labels = {name: told[name] for name in sorted(told, key=_COMMON.__contains__)}
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}" if labels else ""
 
 

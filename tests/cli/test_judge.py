@@ -84,7 +84,7 @@ def test_junit_is_well_formed(saved, capsys):
 def test_metrics_are_written_beside_the_report(saved, tmp_path, capsys):
     metrics = tmp_path / "preflight.prom"
     run_command_line(["judge", saved(report_of(evidence(gpus=3))), "--metrics", str(metrics)])
-    assert 'preflight_run_answer{answer="no-go"} 1.0' in metrics.read_text()
+    assert 'preflight_run_answer{answer="no-go",command="run"} 1.0' in metrics.read_text()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 

@@ -198,7 +198,7 @@ def test_several_folders_and_files_are_judged_together(healthy, tmp_path, capsys
 def test_metrics_are_written_of_logs_too(healthy, tmp_path, capsys):
     run_command_line(["judge", "--nccl-tests", str(healthy), "--metrics", str(tmp_path / "p.prom")])
     capsys.readouterr()
-    assert 'preflight_run_answer{answer="go"} 1.0' in (tmp_path / "p.prom").read_text()
+    assert 'preflight_run_answer{answer="go",command="judge"} 1.0' in (tmp_path / "p.prom").read_text()
 
 
 def test_names_of_hosts_and_files_cannot_steer_a_terminal(tmp_path, capsys):

@@ -161,10 +161,8 @@ def test_the_file_of_a_command_holds_its_name_in_every_series_so_that_two_files_
 
 
 def test_the_slow_node_is_told_from_its_partners_by_ratio(pages):
-    ratios = {
-        tuple(s.labels.values()): s.value
-        for s in families(exporter_with(slow=0.6))["preflight_node_bandwidth_ratio"].samples
-    }
+    family = families(exporter_with(slow=0.6))["preflight_node_bandwidth_ratio"]
+    ratios = {(sample.labels["node"], sample.labels["route"]): sample.value for sample in family.samples}
     assert ratios["node3", "between"] == pytest.approx(0.6)
     assert all(ratio == pytest.approx(1) for (node, _), ratio in ratios.items() if node != "node3")
 
