@@ -70,7 +70,8 @@ def hang(label: str, text: str, *, width: int, indent: int = 0) -> list[str]:
     import textwrap
 
     first = " " * indent + label
-    shown = clean(text) or "-"
+    shown = clean(text)
+    shown = shown if shown.strip() else "-"
     if not shown.isascii():
         shown = "".join(_HALF + char if cells(char) == 2 else char for char in shown)
     lines = textwrap.wrap(

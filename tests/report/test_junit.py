@@ -74,3 +74,32 @@ def test_any_text_gives_well_formed_xml(subject, observed, verdict):
         junit_text(make_report(finding(verdict, subject=subject, observed=observed, remedy=observed)))
     )
     assert len(suite) == 2
+
+
+def test_findings_of_one_name_keep_apart_where_a_reader_takes_the_first_of_a_name():
+    suite = ET.fromstring(junit_text(make_report(finding(), finding(observed="p"), finding(check="d"), finding())))
+    names = [(case.get("classname"), case.get("name")) for case in suite.iter("testcase")]
+    assert names[:4] == [("preflight.c", "s"), ("preflight.c", "s (2)"), ("preflight.d", "s"), ("preflight.c", "s (3)")]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.FAIL, Verdict.UNKNOWN, Verdict.SKIP])
+def test_what_a_message_says_is_content_too_and_has_a_type(verdict):
+    case = ET.fromstring(junit_text(make_report(finding(verdict, observed="seen"))))[0][0]
+    assert "seen" in case.get("message")
+    assert "seen" in case.text
+    assert case.get("type") == verdict.value
+
+
+def test_the_counts_are_those_of_the_cases():
+    verdicts = [*Verdict, *Verdict]
+    suite = ET.fromstring(junit_text(make_report(*map(finding, verdicts), answer="undecided")))
+    assert int(suite.get("tests")) == len(list(suite.iter("testcase"))) == 11
+    for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        assert int(suite.get(name)) == len(list(suite.iter(tag)))
+
+
+def test_the_suite_has_the_time_of_the_run_where_a_calendar_has_it():
+    suite = ET.fromstring(junit_text(make_report(started_at_s=1767225600.0)))
+    assert suite.get("timestamp") == "2026-01-01T00:00:00"
+    assert ET.fromstring(junit_text(make_report(started_at_s=1e300))).get("timestamp") is None
