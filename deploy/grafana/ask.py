@@ -105,7 +105,11 @@ def offered(url: str, variable: Json, values: Mapping[str, str]) -> list[str]:
 def chosen(url: str, board: Json, span: Span, wanted: Mapping[str, str] | None = None) -> dict[str, str]:
     """A value for each variable: the wanted one, else all, else the first that is offered; "" where none is. Raises as `get` does."""
     values = {"__range": f"{span.end_s - span.start_s:.0f}s", "__rate_interval": f"{span.rate_s:.0f}s"}
-    values |= {"__interval": f"{span.step_s:g}s"}
+    values |= {
+        "__interval": f"{span.step_s:g}s",
+        "__range_s": f"{span.end_s - span.start_s:.0f}",
+        "__to": f"{1000 * span.end_s:.0f}",
+    }
     for variable in board["templating"]["list"]:
         name = variable["name"]
         if wanted and name in wanted:

@@ -43,13 +43,30 @@ def q(name: str, matchers: str = "") -> str:
     return f"{PREFIX}{name}{{{','.join(filter(None, (matchers, _ALWAYS)))}}}"
 
 
+def fresh(name: str, matchers: str = "", *, at_end: bool = False) -> str:
+    """A selector of what the exporter tells, and of what text files of runs tell that ended within the time shown before each moment: a file stays for weeks, and an old one must not blame a node of today.
+
+    `at_end`: as of the end of the time shown, for all moments.
+    """
+    moment, since = (" @ end()", "$__to / 1000") if at_end else ("", "time()")
+    exporter, run = (q(name, ",".join(filter(None, (one, matchers)))) for one in ('command=""', 'command!=""'))
+    ended = f"{q('run_completion_timestamp_seconds')}{moment} > {since} - $__range_s"
+    return f"({exporter}{moment} or {run}{moment} and on (instance, command) ({ended}))"
+
+
+def once(by: str, name: str, matchers: str = "") -> str:
+    """A sum over what the exporter tells; only where it tells nothing, over fresh files of runs, since both may hold the same pairs. `by`: with brackets, or empty."""
+    exporter = q(name, ",".join(filter(None, ('command=""', matchers))))
+    return f"(sum{by} ({exporter}) or sum{by} ({fresh(name, matchers)}))"
+
+
 def both_ways(name: str, leaf: str) -> str:
-    """A metric of pairs of leaves, (a, b) and (b, a), so that a matrix is whole. The lower figure counts where there are two."""
-    other_way = q(name, f'other_leaf=~"{leaf}"')
+    """A fresh metric of pairs of leaves, (a, b) and (b, a), so that a matrix is whole. The lower figure counts where there are two."""
+    other_way = fresh(name, f'other_leaf=~"{leaf}"')
     for new, old in (("to", "leaf"), ("leaf", "other_leaf"), ("other_leaf", "to")):
         other_way = f'label_replace({other_way}, "{new}", "$1", "{old}", "(.*)")'
     leaf_matcher = f'leaf=~"{leaf}"'
-    return f"min by (leaf, other_leaf) ({q(name, leaf_matcher)} or {other_way})"
+    return f"min by (leaf, other_leaf) ({fresh(name, leaf_matcher)} or {other_way})"
 
 
 def level(selector: str, by: str) -> str:

@@ -133,7 +133,9 @@ def fitting_units(board: Json) -> Iterator[str]:
     """A figure is shown in the unit that its metric's name tells."""
     for panel, target in targets(board):
         unit = _unit(panel, target["refId"])
-        query = target["expr"]
+        query = re.sub(
+            r" and on \(instance, command\) \([^()]*(?:time\(\))?[^()]*\)", "", target["expr"]
+        )  # whether it is fresh
         if panel["type"] == "heatmap" or re.search(r" / |^count|_timestamp_seconds|quantile\(0|_bucket|_mtime_", query):
             continue
         for ending, wanted in (*_UNIT_OF, ("_seconds", "s")):

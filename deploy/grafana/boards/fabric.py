@@ -14,17 +14,16 @@ from deploy.grafana.panels import (
     stat,
     table,
 )
-from deploy.grafana.queries import DRIFT_BAD, DRIFT_LOW, PAIR_BAD, RATIO_BAD, RATIO_LOW, both_ways, q
+from deploy.grafana.queries import DRIFT_BAD, DRIFT_LOW, PAIR_BAD, RATIO_BAD, RATIO_LOW, both_ways, fresh, once, q
 
 _RATIO = low_is_bad(RATIO_BAD, RATIO_LOW)
 _PAIRS = low_is_bad(PAIR_BAD, RATIO_BAD)
 _DRIFT = low_is_bad(DRIFT_BAD, DRIFT_LOW)
 _RUNS, _ROUTE = 'command=~"$command"', 'route=~"$route"'
-_NODES = f"min by (node, route) ({q('node_bandwidth_ratio', _ROUTE)})"
+_NODES = f"min by (node, route) ({fresh('node_bandwidth_ratio', _ROUTE)})"
 _NODE_MEAN = f"avg_over_time({q('node_bandwidth_ratio', _ROUTE)}[$__range])"
-_EITHER_LEAF = (
-    q("leaf_pair_bandwidth_ratio", 'leaf=~"$leaf"') + " or " + q("leaf_pair_bandwidth_ratio", 'other_leaf=~"$leaf"')
-)
+_EITHER_LEAF = " or ".join(fresh("leaf_pair_bandwidth_ratio", f'{end}=~"$leaf"') for end in ("leaf", "other_leaf"))
+_SUM, _COUNT = (once(" by (route)", f"pair_bandwidth_ratio_{what}", _ROUTE) for what in ("sum", "count"))
 _PAIR = "node, slot, other_node, other_slot"
 _REFERENCE = "Reference: what healthy pairs over the same class of routes gave in the same run; 100 % is as expected."
 _LINKS = {"node": NODE_PAGE % "node", "other_node": NODE_PAGE % "other_node"}
@@ -33,7 +32,7 @@ _SUMMARY = (
     stat(
         "Parts found slow",
         "Parts of the fabric that the last run names as slow, or as one of several explanations.",
-        Query(f"sum(max by (kind) ({q('fabric_slow_parts')}))"),
+        Query(f"sum(max by (kind) ({fresh('fabric_slow_parts')}))"),
         unit="none",
         steps=((0, GREEN), (1, RED)),
         alerts=("PreflightLeafPathSlow",),
@@ -42,7 +41,7 @@ _SUMMARY = (
         "Which kinds of parts",
         "Kinds of the parts found slow: GPU, NIC, node, leaf, uplink, path, ... Unclear: more than one explanation, so nothing is blamed. "
         f"{GOOD_IF_EMPTY} the last run names none.",
-        Query(f"max by (kind) ({q('fabric_slow_parts')}) > 0", "parts"),
+        Query(f"max by (kind) ({fresh('fabric_slow_parts')}) > 0", "parts"),
         columns=("kind",),
         sort="parts",
         descending=True,
@@ -61,7 +60,7 @@ _SUMMARY = (
     stat(
         "Lowest pair of leaves",
         f"The two leaves between which pairs do worst, by median. {_REFERENCE}",
-        Query(f"min({q('leaf_pair_bandwidth_ratio')})"),
+        Query(f"min({fresh('leaf_pair_bandwidth_ratio')})"),
         unit="percentunit",
         steps=_RATIO,
         alerts=("PreflightLeafPathSlow",),
@@ -99,8 +98,8 @@ _WORST = (
     table(
         "Slowest pairs",
         f"The slowest pairs of GPUs of the last run or sweeps; slot is the GPU's place on its node. Somebody is always last: look at the share. {_REFERENCE}",
-        Query(f"min by ({_PAIR}) ({q('slowest_pair_bandwidth_ratio')})", "of reference", "percentunit", _PAIRS),
-        Query(f"min by ({_PAIR}) ({q('slowest_pair_bus_bandwidth_bytes_per_second')})", "bus bandwidth", "Bps"),
+        Query(f"min by ({_PAIR}) ({fresh('slowest_pair_bandwidth_ratio')})", "of reference", "percentunit", _PAIRS),
+        Query(f"min by ({_PAIR}) ({fresh('slowest_pair_bus_bandwidth_bytes_per_second')})", "bus bandwidth", "Bps"),
         columns=("node", "slot", "other_node", "other_slot"),
         sort="of reference",
         links=_LINKS,
@@ -135,7 +134,7 @@ _DRIFTS = (
         "Nodes below their own mean",
         "Share of the reference now, over its mean in the time shown: 100 % is no drift. A look at what changes, not a verdict; the judge uses the history of each part.",
         Query(
-            f"bottomk(20, min by (node, route) ({q('node_bandwidth_ratio', _ROUTE)} / {_NODE_MEAN}))",
+            f"bottomk(20, min by (node, route) ({fresh('node_bandwidth_ratio', _ROUTE)} / {_NODE_MEAN}))",
             "of its mean",
             "percentunit",
             _DRIFT,
@@ -150,7 +149,7 @@ _DRIFTS = (
         "The ten lowest nodes",
         f"Share of the reference over time, of the nodes that are lowest at the end of the time shown. {_REFERENCE}",
         Query(
-            f"{_NODES} and on (node, route) bottomk(10, min by (node, route) ({q('node_bandwidth_ratio', _ROUTE)} @ end()))",
+            f"{_NODES} and on (node, route) bottomk(10, min by (node, route) ({fresh('node_bandwidth_ratio', _ROUTE, at_end=True)}))",
             "{{node}} {{route}}",
         ),
         unit="percentunit",
@@ -164,7 +163,7 @@ _DRIFTS = (
         f"Median share of the reference over time, of the pairs of leaves that are lowest at the end of the time shown. {_REFERENCE}",
         Query(
             f"min by (leaf, other_leaf) ({_EITHER_LEAF}) and on (leaf, other_leaf) "
-            f"bottomk(10, min by (leaf, other_leaf) ({q('leaf_pair_bandwidth_ratio')} @ end()))",
+            f"bottomk(10, min by (leaf, other_leaf) ({fresh('leaf_pair_bandwidth_ratio', at_end=True)}))",
             "{{leaf}} - {{other_leaf}}",
         ),
         unit="percentunit",
@@ -187,13 +186,13 @@ _DRIFTS = (
 _WHOLE = (
     histogram(
         "Pairs by share of the reference",
-        f"How many pairs of the last run fall into which range, over time. It is a picture of one run at a time and is not added up, so no rate is taken. {_REFERENCE}",
-        Query(f"sum by (le) ({q('pair_bandwidth_ratio_bucket', _ROUTE)})", "{{le}}"),
+        f"How many pairs of the last sweeps, or of the last run, fall into which range, over time. It is a picture of one run at a time and is not added up, so no rate is taken. {_REFERENCE}",
+        Query(once(" by (le)", "pair_bandwidth_ratio_bucket", _ROUTE), "{{le}}"),
     ),
     lines(
         "Pairs per run",
         "Pairs with a figure in the picture beside, and pairs that runs planned, measured and gave no series of their own.",
-        Query(f"sum({q('pair_bandwidth_ratio_count')})", "judged by ratio"),
+        Query(once("", "pair_bandwidth_ratio_count"), "judged by ratio"),
         Query(f"sum({q('pairs_planned', _RUNS)})", "planned"),
         Query(f"sum({q('pairs_measured', _RUNS)})", "measured"),
         Query(f"sum({q('pairs_withheld', _RUNS)})", "without own series"),
@@ -201,9 +200,9 @@ _WHOLE = (
     ),
     lines(
         "Mean share of the reference",
-        f"Over all judged pairs of the last run, by kind of route. {_REFERENCE}",
+        f"Over all judged pairs of the last sweeps, or of the last run, by kind of route. {_REFERENCE}",
         Query(
-            f"sum by (route) ({q('pair_bandwidth_ratio_sum', _ROUTE)}) / sum by (route) ({q('pair_bandwidth_ratio_count', _ROUTE)})",
+            _SUM + " / " + _COUNT,
             "{{route}}",
         ),
         unit="percentunit",
@@ -211,8 +210,8 @@ _WHOLE = (
     lines(
         "Median pair between leaves",
         "Bus bandwidth of the median pair: the lowest and highest of all two leaves.",
-        Query(f"min({q('leaf_pair_bus_bandwidth_median_bytes_per_second')})", "lowest"),
-        Query(f"max({q('leaf_pair_bus_bandwidth_median_bytes_per_second')})", "highest"),
+        Query(f"min({fresh('leaf_pair_bus_bandwidth_median_bytes_per_second')})", "lowest"),
+        Query(f"max({fresh('leaf_pair_bus_bandwidth_median_bytes_per_second')})", "highest"),
         unit="Bps",
     ),
     table(

@@ -21,14 +21,14 @@ from deploy.grafana.panels import (
     timeline,
     values,
 )
-from deploy.grafana.queries import UP, level, q
+from deploy.grafana.queries import UP, fresh, level, q
 
 _RUNS = 'command=~"$command"'
 _OUTCOMES = {"measured": GREEN, "no report": RED, "not started": ORANGE, "gave way": "blue", "not submitted": GREY}
 _STATUS = q("check_status", 'node=~"$node",verdict="%s"')
 _ALL_STATUS = q("check_status", 'node=~"$node"')
 _BAD_STATUS = q("check_status", 'node=~"$node",verdict=~"FAIL|UNKNOWN"')
-_WORST = q("worst_finding", f'{_RUNS},verdict=~"FAIL|UNKNOWN|WARN"')
+_WORST = fresh("worst_finding", f'{_RUNS},verdict=~"FAIL|UNKNOWN|WARN"')
 _JUDGED = q("run_completion_timestamp_seconds", 'command="agent",node=~"$node"')
 _TEXTFILES = 'node_textfile_mtime_seconds{file=~".*preflight.*",cluster=~"$cluster"}'
 _NODE_LINK = {"node": NODE_PAGE % "node"}
@@ -92,7 +92,7 @@ _ATTENTION = (
     ),
     table(
         "Worst findings of the last runs",
-        f"The worst few findings of the last run of each command. A finding without a node accuses none. {GOOD_IF_EMPTY} the last runs found nothing.",
+        f"The worst few findings of the last run of each command, if it ended within the time shown. A finding without a node accuses none. {GOOD_IF_EMPTY} the last runs found nothing.",
         Query(f"max by (command, verdict, check, subject, node) ({_WORST}) == 1"),
         columns=("verdict", "check", "subject", "node", "command"),
         sort="verdict",

@@ -14,7 +14,7 @@ from deploy.grafana.panels import (
     table,
     timeline,
 )
-from deploy.grafana.queries import PAIR_BAD, RATIO_BAD, RATIO_LOW, level, q
+from deploy.grafana.queries import PAIR_BAD, RATIO_BAD, RATIO_LOW, fresh, level, q
 
 _RATIO = low_is_bad(RATIO_BAD, RATIO_LOW)
 _PAIRS = low_is_bad(PAIR_BAD, RATIO_BAD)
@@ -26,16 +26,16 @@ _AGENT = 'command="agent",node="$node"'
 
 def _either(name: str) -> str:
     """Pairs with the node at either end."""
-    return f"min by ({_PAIR}) ({q(name, _NODE)} or {q(name, _OTHER)})"
+    return f"min by ({_PAIR}) ({fresh(name, _NODE)} or {fresh(name, _OTHER)})"
 
 
 def _beside(figure: str, unit: str) -> tuple[Query, ...]:
     """The node's slowest and median GPU, and the median over all nodes."""
     low, middle = f"gpu_{figure}_minimum_{unit}", f"gpu_{figure}_median_{unit}"
     return (
-        Query(f"min({q(low, _NODE)})", "slowest GPU"),
-        Query(f"min({q(middle, _NODE)})", "median GPU"),
-        Query(f"quantile(0.5, {q(middle)})", "median of all nodes"),
+        Query(f"min({fresh(low, _NODE)})", "slowest GPU"),
+        Query(f"min({fresh(middle, _NODE)})", "median GPU"),
+        Query(f"quantile(0.5, {fresh(middle)})", "median of all nodes"),
     )
 
 
@@ -51,7 +51,7 @@ _SUMMARY = (
     stat(
         "Share of the reference",
         "Bandwidth over reference of this node's pairs, with the partner that it does best with; 100 % is as expected.",
-        Query(f"min by (route) ({q('node_bandwidth_ratio', _NODE)})", "{{route}}"),
+        Query(f"min by (route) ({fresh('node_bandwidth_ratio', _NODE)})", "{{route}}"),
         unit="percentunit",
         steps=_RATIO,
         width=8,
@@ -93,8 +93,8 @@ _CHECKS = (
     ),
     table(
         "What runs, sweeps and prologs found",
-        f"The worst findings of the last runs that are about this node. {GOOD_IF_EMPTY} the last runs found nothing about it.",
-        Query(f"max by (command, verdict, check, subject) ({q('worst_finding', _NODE)}) == 1"),
+        f"The worst findings about this node of the last runs, if they ended within the time shown. {GOOD_IF_EMPTY} the last runs found nothing about it.",
+        Query(f"max by (command, verdict, check, subject) ({fresh('worst_finding', _NODE)}) == 1"),
         columns=("verdict", "check", "subject", "command"),
         sort="verdict",
         words={"verdict": VERDICTS},
@@ -115,7 +115,7 @@ _LINKS = (
     lines(
         "Share of the reference",
         "Bandwidth over reference of this node's pairs; 100 % is as expected.",
-        Query(f"min by (route) ({q('node_bandwidth_ratio', _NODE)})", "{{route}}"),
+        Query(f"min by (route) ({fresh('node_bandwidth_ratio', _NODE)})", "{{route}}"),
         unit="percentunit",
         steps=_RATIO,
         alerts=("PreflightNodeSlow",),
@@ -123,8 +123,8 @@ _LINKS = (
     lines(
         "Bus bandwidth of its pairs",
         "Slowest and median pair with an end on this node. One slow pair may be the other end's matter.",
-        Query(f"min by (route) ({q('pair_bus_bandwidth_minimum_bytes_per_second', _NODE)})", "{{route}} slowest"),
-        Query(f"min by (route) ({q('pair_bus_bandwidth_median_bytes_per_second', _NODE)})", "{{route}} median"),
+        Query(f"min by (route) ({fresh('pair_bus_bandwidth_minimum_bytes_per_second', _NODE)})", "{{route}} slowest"),
+        Query(f"min by (route) ({fresh('pair_bus_bandwidth_median_bytes_per_second', _NODE)})", "{{route}} median"),
         unit="Bps",
     ),
     table(
