@@ -19,7 +19,7 @@ from pathlib import Path
 from aiohttp import web
 
 from preflight import __version__
-from preflight.errors import PreflightError, UsageError
+from preflight.errors import PreflightError, UsageError, WorldError
 from preflight.fleet.agent_metrics import CONTENT_TYPE, FRESH_S
 from preflight.fleet.exporter_view import View, counts_since, newest_number, view_of
 from preflight.fleet.notify import Notifier
@@ -31,6 +31,7 @@ from preflight.report.pair_facts import Gauge
 LOOK_S = 5.0  # between two looks at the history
 STUCK_S = 60.0  # a reading that takes longer has failed
 HISTOGRAM = "pair_bandwidth_ratio"
+OWN_SERIES = 80  # of the histogram, the counters and the exporter itself
 
 
 class Exporter:
@@ -39,7 +40,7 @@ class Exporter:
     def __init__(self, history: Path, *, age_s: float, leaves: Mapping[str, str]) -> None:
         self.history, self.age_s, self.leaves = history, age_s, leaves
         self.problem: str | None = "the history was not read yet"
-        self._view: View | None = None
+        self._body = ""  # the text of what was read
         self._seen: tuple[object, ...] | None = None
         self._looked = self._viewed_s = 0.0  # by the monotonic clock; Unix time
         self._last: int | None = None
@@ -52,19 +53,18 @@ class Exporter:
         began, now_s = time.monotonic(), time.time()
         try:
             seen = _stamp(self.history)
-            if seen is None:
-                raise UsageError(f"there is no history {self.history}")
             if seen != self._seen or self.problem or now_s - self._viewed_s > self.age_s / 100:
                 if self._last is None:
                     self._last = newest_number(self.history)
                 view = view_of(self.history, self.leaves, now_s=now_s, age_s=self.age_s)
                 if view is not None and view.last_number != self._last:
                     self._count(view.last_number)
-                self._view, self._seen, self._viewed_s = view, seen, now_s
+                self._body, self._seen, self._viewed_s = _body(view), seen, now_s
                 self._took_s = time.monotonic() - began
-            self.problem = None
-        except (OSError, PreflightError, ValueError) as error:
-            self.problem, self._view = str(error) or type(error).__name__, None
+            self.problem = None if self._body else "the history is empty"
+        except Exception as error:  # noqa: BLE001 - also a mistake of ours, or nonsense in the file, must not end the looking
+            known = isinstance(error, OSError | PreflightError)
+            self.problem, self._body = str(error) if known else f"{type(error).__name__}: {error}", ""
         self._looked = time.monotonic()
 
     def _count(self, last: int) -> None:
@@ -84,10 +84,6 @@ class Exporter:
 
     def _text(self, now: float) -> str:
         stuck = now - self._looked > STUCK_S
-        view = None if stuck else self._view
-        families = [Gauge(name, series) for name, series in (view.families if view else ())]
-        spent = 40 if view else 0
-        kept, left_out = within_bounds(by_weight(families), spent=spent)
         counters: list[tuple[str, Samples]] = [
             (name, [((command,), float(figures[place])) for command, figures in sorted(self._counts.items())])
             for place, name in enumerate(("pairs_measured_total", "pairs_withheld_total"))
@@ -96,20 +92,30 @@ class Exporter:
             ("build_info", [((__version__, platform.python_version()), 1.0)]),
             ("collector_success", [((), float(not stuck and self.problem is None))]),
             ("collector_duration_seconds", [((), self._took_s)]),
-            ("families_withheld", [((), float(left_out))]),
         ]
-        return exposition([*own, *counters, *kept], {}) + histogram(HISTOGRAM, view.ratios if view else {}, {})
+        return exposition([*own, *counters], {}) + ("" if stuck else self._body)
 
 
-def _stamp(history: Path) -> tuple[object, ...] | None:
-    """Changes when the file does, or the log beside it; None: there is no file. Raises OSError."""
+def _body(view: View | None) -> str:
+    """The text of what was read, within the bounds of a page."""
+    if view is None:
+        return ""
+    families = by_weight([Gauge(name, series) for name, series in view.families])
+    kept, left_out = within_bounds(families, spent=OWN_SERIES)
+    return exposition([*kept, ("families_withheld", [((), float(left_out))])], {}) + histogram(
+        HISTOGRAM, view.ratios, {}
+    )
+
+
+def _stamp(history: Path) -> tuple[object, ...]:
+    """Changes when the file does, or the log beside it. Raises OSError, WorldError: there is no file."""
     found: list[object] = []
     for path in (history, Path(f"{history}-wal")):
         try:
             status = path.stat()
         except FileNotFoundError:
             if path is history:
-                return None
+                raise WorldError(f"there is no history {history}") from None
             continue
         found += [status.st_ino, status.st_size, status.st_mtime_ns]
     return tuple(found)

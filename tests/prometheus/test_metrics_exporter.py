@@ -191,3 +191,19 @@ def ask(port: int, path: str = "/metrics") -> tuple[int, dict[str, dict[tuple[st
 def test_what_can_not_be_listened_on_is_wrong_usage(listen, capsys):
     assert run_command_line(["exporter", "--listen", listen]) == 64
     assert "listen" in capsys.readouterr().err
+
+
+def test_nonsense_in_a_history_ends_neither_the_exporter_nor_its_looking(history):
+    history.add(now_run())
+    with sqlite3.connect(history.path) as db:
+        db.execute("UPDATE figures SET busbw = 'fast'")
+    db.close()
+    exporter = Exporter(history.path, age_s=86400.0, leaves={})
+    exporter.look()
+    assert exporter.problem
+    assert samples(exporter.page())["collector_success"] == {(): 0.0}
+    with sqlite3.connect(history.path) as db:
+        db.execute("UPDATE figures SET busbw = 1e9")
+    db.close()
+    exporter.look()
+    assert exporter.problem is None
