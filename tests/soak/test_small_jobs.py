@@ -24,15 +24,16 @@ def stories(jobs):
     return "\n".join(f"seed {job.seed}, map {job.map}, {job.kinds}: {sorted(job.wrongly)} drained" for job in jobs)
 
 
-def test_with_a_right_map_or_none_and_one_fault_at_most_no_healthy_node_is_drained(jobs):
-    wrong = [job for job in jobs if job.wrongly and job.map in {"right", "missing"} and len(job.kinds) < 2]
+def test_where_no_wrong_leaf_is_told_no_healthy_node_is_drained_whatever_the_faults(jobs):
+    wrong = [job for job in jobs if job.wrongly and job.map in {"right", "missing", "partial"}]
     assert not wrong, stories(wrong)
 
 
-def test_hardly_any_job_costs_a_healthy_node_whatever_the_map_and_the_faults(jobs):
-    """3 of 755 when it was first tried, all with several faults at once or a wrong map."""
-    wrong = [job for job in jobs if job.wrongly]
-    assert len(wrong) <= 0.005 * RUNS, stories(wrong)
+def test_a_map_of_leaves_that_lies_seldom_costs_a_healthy_node(jobs):
+    """Nodes behind a slow uplink are slow with everybody: where the map says that they are on one leaf with the others, nothing else speaks for them. 3 of about 110 such jobs when it was first tried."""
+    lied_to = [job for job in jobs if job.map in {"wrong", "one leaf"}]
+    wrong = [job for job in lied_to if job.wrongly]
+    assert len(wrong) <= 0.06 * len(lied_to), stories(wrong)
 
 
 def test_a_node_that_is_slow_or_has_a_slow_gpu_is_found_in_many_a_job(jobs):
