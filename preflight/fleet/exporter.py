@@ -21,7 +21,7 @@ from aiohttp import web
 from preflight import __version__
 from preflight.errors import PreflightError, UsageError, WorldError
 from preflight.fleet.agent_metrics import CONTENT_TYPE, FRESH_S
-from preflight.fleet.exporter_view import View, counts_since, newest_number, view_of
+from preflight.fleet.exporter_view import View, counts_between, newest_number, view_of
 from preflight.fleet.notify import Notifier
 from preflight.fleet.server import Server
 from preflight.metrics import Samples, exposition, histogram, within_bounds
@@ -70,10 +70,10 @@ class Exporter:
     def _count(self, last: int) -> None:
         """Counters only ever grow: what retention drops from the history is not taken off."""
         assert self._last is not None
-        for command, figures in counts_since(self.history, self._last).items():
+        for command, figures in counts_between(self.history, self._last, last).items():
             total = self._counts.setdefault(command, [0, 0])
             total[:] = [before + more for before, more in zip(total, figures, strict=True)]
-        self._last = max(last, self._last)
+        self._last = last  # smaller than before: it is another file
 
     def page(self) -> bytes:
         """The text, at most FRESH_S old."""

@@ -38,7 +38,7 @@ _VERDICTS = """SELECT verdict, count(*) FROM (SELECT verdict, max(at_s) AS at FR
     WHERE NOT simulated AND at_s >= ? GROUP BY node) GROUP BY verdict"""
 _FINDINGS = "SELECT check_name, subject, node, verdict FROM findings WHERE run = ? LIMIT 1000"
 _COUNTS = """SELECT command, sum(busbw IS NOT NULL), sum(busbw IS NULL) FROM figures JOIN runs ON number = run
-    WHERE number > ? AND NOT simulated AND axis = ? GROUP BY command"""
+    WHERE number > ? AND number <= ? AND NOT simulated AND axis = ? GROUP BY command"""
 
 Place = tuple[str, int]
 
@@ -88,10 +88,10 @@ def newest_number(history: Path) -> int:
         return int(db.execute("SELECT coalesce(max(number), 0) FROM runs").fetchone()[0]) if db else 0
 
 
-def counts_since(history: Path, number: int) -> dict[str, tuple[int, int]]:
-    """Command -> pairs that gave a figure, and that gave none, in runs after that number. Raises WorldError, ConfigError."""
+def counts_between(history: Path, first: int, last: int) -> dict[str, tuple[int, int]]:
+    """Command -> pairs that gave a figure, and that gave none, in runs after the first number, to the last. Raises WorldError, ConfigError."""
     with reading(history) as db:
-        rows = db.execute(_COUNTS, (number, PAIR)).fetchall() if db else []
+        rows = db.execute(_COUNTS, (first, last, PAIR)).fetchall() if db else []
     return {clean(command): (measured or 0, withheld or 0) for command, measured, withheld in rows[:MAX_COMMANDS]}
 
 

@@ -150,6 +150,8 @@ def test_it_reads_while_others_write_and_sees_whole_runs(history):
     finally:
         stop.set()
         writer.join(WAIT_S)
+    exporter.look()
+    assert exporter._counts["run"][0] == 16 * (len(history.runs(10_000)) - 1)  # each run once
     assert set(problems) == {None}
     assert seen == sorted(seen)
     assert {count % 16 for count in seen} == {0}
