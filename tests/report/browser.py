@@ -27,8 +27,19 @@ FLAGS = (
     "--force-color-profile=srgb",
 )
 KEYS = {
-    **{"Tab": 9, "Enter": 13, "Escape": 27, "Home": 36, "End": 35},
-    **{"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, " ": 32, "+": 187, "-": 189, "0": 48},
+    "Tab": 9,
+    "Enter": 13,
+    "Escape": 27,
+    "Home": 36,
+    "End": 35,
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+    "ArrowRight": 39,
+    "ArrowDown": 40,
+    " ": 32,
+    "+": 187,
+    "-": 189,
+    "0": 48,
 }
 
 
@@ -42,7 +53,7 @@ class Chromium:
         self._buffer = b""
         self._session: str | None = None
 
-    def __enter__(self) -> "Chromium":
+    def __enter__(self):
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
@@ -135,13 +146,13 @@ class Chromium:
 
     def shape(self, width: int, height: int, *, dark: bool = False, printed: bool = False) -> None:
         """The window's inner size in pixels, the colours that the reader's system asks for, and screen or paper."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
-        )
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", media="print" if printed else "screen", features=[scheme])
 
-    def open(self, page: Path, ready: str = "document.readyState === 'complete'", *, within_s: float = ANSWER_S) -> float:
+    def open(
+        self, page: Path, ready: str = "document.readyState === 'complete'", *, within_s: float = ANSWER_S
+    ) -> float:
         """Opens a file and waits until the expression is true: seconds from the start of the navigation, as the page itself counts them."""
         self.console.clear()
         self.requests.clear()
@@ -167,7 +178,9 @@ class Chromium:
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
         """A PNG of the window, or of the whole page."""
-        answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole, **self._clip(whole=whole))
+        answer = self.call(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=whole, **self._clip(whole=whole)
+        )
         path.write_bytes(base64.b64decode(answer["data"]))
 
     def _clip(self, *, whole: bool) -> dict[str, Any]:

@@ -88,9 +88,18 @@ def _row(change: RateChange) -> Row:
         return show_rate(value) if change.unit == "bytes" else f"{value / TERA:.3g} TFLOP/s"
 
     what = safe(f"{change.level} {change.subject}" if change.level not in change.subject else change.subject, MAX_NAME)
-    return Row(f"{what}, {safe(change.what, MAX_NAME)}", show(change.before), show(change.after), f"{(change.ratio - 1) * 100:+.0f} %")
+    return Row(
+        f"{what}, {safe(change.what, MAX_NAME)}",
+        show(change.before),
+        show(change.after),
+        f"{(change.ratio - 1) * 100:+.0f} %",
+    )
 
 
 def _compared(what: str, number: int, least: float | None) -> str:
-    called = "changes are not called: nothing was repeated" if least is None else f"changes of {least:.0%} and more are called"
+    called = (
+        "changes are not called: nothing was repeated"
+        if least is None
+        else f"changes of {least:.0%} and more are called"
+    )
     return f"{safe(what, MAX_NAME)}: {number} in both, {called}"

@@ -1,14 +1,14 @@
 """What the page's script draws: nodes, places, pairs, groups, and what is known of each node, as one JSON document that is safe inside a script element."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from preflight.model import Evidence, Node, Plan, Report
+from preflight.model import Evidence, Finding, Node, Plan, Report
 from preflight.model.localisation import Ends
 from preflight.model.units import TERA, show_bytes
-from preflight.report.gauges import node_of_finding
 from preflight.report.page.pairs import Pairs, packed
 from preflight.report.page.rows import MAX_NAME
 from preflight.report.page.verdicts import LOUD, safe
@@ -26,7 +26,9 @@ Found = Mapping[int, Sequence[tuple[str, ...]]]
 
 def script_json(document: Any) -> str:
     """JSON in which nothing can end the script element, begin a comment in it, or break a line of a script."""
-    return msgspec.json.encode(document).decode().translate(str.maketrans(NOT_IN_SCRIPT))
+    return (
+        msgspec.json.encode(document).decode().translate({ord(letter): text for letter, text in NOT_IN_SCRIPT.items()})
+    )
 
 
 def document_of(report: Report, pairs: Pairs, found: Found) -> dict[str, Any]:
@@ -51,7 +53,9 @@ def document_of(report: Report, pairs: Pairs, found: Found) -> dict[str, Any]:
         "slotOf": ends.slot,
         "pairs": packed(inside, len(ends.node)),
         "sends": [send for send in pairs.sends if max(send[:2]) < len(ends.node)],
-        "axes": [_axis(evidence.plan, axis) for axis in in_reading_order(evidence.plan.groups)] if evidence.plan else [],
+        "axes": [_axis(evidence.plan, axis) for axis in in_reading_order(evidence.plan.groups)]
+        if evidence.plan
+        else [],
         "alone": _alone(evidence, len(ends.node)),
         "facts": facts,
         "factsOf": facts_of,
@@ -64,16 +68,26 @@ def findings_of_nodes(report: Report, ends: Ends | None) -> dict[int, list[tuple
     """Node number -> what is not well with it: (verdict, check, subject, observed, remedy), worst first. What is about several nodes is nobody's alone."""
     if ends is None:
         return {}
-    numbers = {name: index for index, name in enumerate(ends.nodes)}
-    names, found = frozenset(numbers), dict[int, list[tuple[str, ...]]]()
+    numbers, found = {name: index for index, name in enumerate(ends.nodes)}, dict[int, list[tuple[str, ...]]]()
     for finding in sorted((f for f in report.findings if f.verdict in LOUD), key=lambda f: f.verdict.rank):
-        node = node_of_finding(finding, names)
+        node = _node_of(finding, numbers)
         if node is not None:
             texts = (finding.check, finding.subject, finding.observed, finding.remedy)
-            some = found.setdefault(numbers[node], [])
+            some = found.setdefault(node, [])
             if len(some) < MAX_OF_NODE:
                 some.append((finding.verdict.value, *(safe(text, MAX_OF_NODE_TEXT) for text in texts)))
     return found
+
+
+def _node_of(finding: Finding, numbers: Mapping[str, int]) -> int | None:
+    """The one node that it names as its part ("NIC of n3 GPU 2"), else as its subject; None: none, or several."""
+    for name in (finding.blames.name if finding.blames else "", finding.subject):
+        if name in numbers:
+            return numbers[name]
+        named = {numbers[word] for word in re.split(r"[\s,:;()]+", name[:MAX_OF_NODE_TEXT]) if word in numbers}
+        if named:
+            return named.pop() if len(named) == 1 else None
+    return None
 
 
 def _axis(plan: Plan, axis: str) -> dict[str, Any]:
@@ -128,5 +142,9 @@ def _facts_of_node(node: Node) -> tuple[tuple[str, str], ...]:
         "could not be read": "; ".join(problem.text for problem in node.problems[:8]) or None,
     }
     hidden = {"why", "could not be read"}  # said only where there is something to say
-    told = [(name, "unknown" if value is None else str(value)) for name, value in facts.items() if value or name not in hidden]
+    told = [
+        (name, "unknown" if value is None else str(value))
+        for name, value in facts.items()
+        if value or name not in hidden
+    ]
     return tuple((safe(name, MAX_NAME), safe(value, MAX_OF_NODE_TEXT)) for name, value in told[:MAX_FACTS])

@@ -1,6 +1,6 @@
 // What is said of a pair, and the tables of the GPUs of two nodes and of one node.
 function sayPair(pairs, i, a, b) {
-  const ends = [endName(a) + "  \u2194  " + endName(b)];
+  const ends = [endName(a) + " \u2194 " + endName(b)];
   if (i < 0) ends.push("not measured both ways at once: unknown");
   else {
     const [route, reference, expected] = run.routes[pairs.route[i]];
@@ -38,7 +38,7 @@ function gpuTable(pairs, one, other) {
 
 function showDetail(box, again, ...children) {
   const close = make("button", { class: "close", type: "button", onclick: () => { box.hidden = true; box.again = null; } }, "close");
-  box.replaceChildren(close, ...children);
+  box.replaceChildren(close, ...children.filter(child => child !== null));
   box.hidden = false;
   box.again = again; // drawn anew when the colours change
 }
@@ -60,7 +60,7 @@ function showNode(pairs, node) {
   if (alone.length) halves.push(listTable("GPUs by themselves" + (run.simulated ? " (SIMULATED)" : ""), ["GPU", ...alone.map(op => `${op.name}, ${op.unit}`)], ranksOn[node].map(rank => [`${run.slotOf[rank]}, rank ${rank}`, ...alone.map(op => op.values[rank] === null ? "not measured" : digits(op.values[rank]))])));
   if (facts.length) halves.push(listTable("What was found there", ["fact", "value"], facts));
   showDetail(byId("node-detail"), () => showNode(pairs, node),
-    make("h3", {}, run.nodes[node]), make("p", {}, leafName(node) === null ? "leaf unknown" : "leaf " + leafName(node)),
+    make("h3", {}, run.nodes[node]), make("p", {}, leafName(node) === null ? "leaf unknown" : "leaf: " + leafName(node)),
     list.length ? make("ul", { class: "plain" }, ...list) : make("p", {}, "No finding is about this node alone."),
     pairs ? gpuTable(pairs, node, node) : null, facts.length ? null : make("p", {}, "Nothing was found out about this node: unknown."), make("div", { class: "halves" }, ...halves));
 }

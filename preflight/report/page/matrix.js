@@ -159,6 +159,7 @@ class Matrix {
     this.drawLines();
     this.drawNames();
     this.drawCursor();
+    Object.assign(this.host.dataset, { size: this.model.size, frame: [this.left, this.top, this.side].join(" ") });
     const key = `${this.scaleNow} ${theme()}`;
     if (this.legendOf !== key) legend(this.host.querySelector(".legend"), this.pairs, this.scaleNow);
     this.legendOf = key;

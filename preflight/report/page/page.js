@@ -101,7 +101,7 @@ async function main() {
   if (pairs) { nodeMatrix(pairs); gpuMatrix(pairs); }
   if (numNodes) wire(pairs);
   placement.start();
-  dark.addEventListener("change", redraw);
+  for (const query of [dark, paper]) query.addEventListener("change", redraw);
   addEventListener("beforeprint", redraw);
   addEventListener("afterprint", redraw);
   await new Promise(done => requestAnimationFrame(() => setTimeout(done)));

@@ -66,7 +66,8 @@ def pairs_of(evidence: Evidence) -> Pairs:
     rates = pair_rates(evidence.measurements or ())
     names: dict[str, int] = {}
     pairs = [
-        Pair(a, b, rate, names.setdefault(_route_name(ends, a, b), len(names))) for (a, b), rate in sorted(rates.items())
+        Pair(a, b, rate, names.setdefault(_route_name(ends, a, b), len(names)))
+        for (a, b), rate in sorted(rates.items())
     ]
     routes = tuple(
         Route(

@@ -1,6 +1,6 @@
 """The rows of a page's tables: worst pairs of GPUs and of nodes, groups alone and together, nodes. Texts are ready to print; None: not measured."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from preflight.model import Evidence, Report
@@ -9,6 +9,7 @@ from preflight.report.page.pairs import Pair, Pairs
 from preflight.report.page.verdicts import LOUD, safe
 from preflight.report.rates import GroupRate, by_axis, group_rates
 from preflight.report.text import in_reading_order
+from preflight.statistics import spread_of
 
 MAX_PAIRS = 15
 MAX_GROUPS = 12  # of one axis and message that stand open; the rest is folded
@@ -55,16 +56,16 @@ class GroupTable(NamedTuple):
 
 
 class NodeRow(NamedTuple):
-    """One node: worst pair inside it and to others, how many findings it has, by verdict."""
+    """One node: the middle pair inside it and to others, which tells of the node; the slowest one with its other end, which may tell of that; how many findings are about it, by verdict."""
 
-    index: int
+    number: int
     name: str
     leaf: str
     gpus: str
     inside: str
     between: str
+    slowest: str
     findings: str
-    bad: bool
 
 
 def percent(ratio: float | None) -> str:
@@ -80,7 +81,7 @@ def rate_text(rate: float | None) -> str:
 
 
 def rank_name(pairs: Pairs, rank: int) -> str:
-    """ "rank 12, gpu017 GPU 4"; the bare number where no plan tells more."""
+    """As in "rank 12, gpu017 GPU 4"; the bare number where no plan tells more."""
     ends = pairs.ends
     if ends is None or not 0 <= rank < len(ends.node):
         return f"rank {rank}"
@@ -127,7 +128,9 @@ def group_tables(evidence: Evidence) -> list[GroupTable]:
     order = in_reading_order({axis for axis, _, _ in found})
     tables = []
     for (axis, collective, size_bytes), rates in sorted(found.items(), key=lambda item: order.index(item[0][0])):
-        rows = [_group_row(evidence, axis, rate) for rate in sorted(rates, key=_loss)]
+        usual = spread_of(rate.alone for rate in rates if rate.alone is not None)
+        ordered = sorted(rates, key=lambda rate: _loss(rate, usual.median if usual else None))
+        rows = [_group_row(evidence, axis, rate) for rate in ordered]
         tables.append(
             GroupTable(
                 axis=safe(axis, MAX_NAME),
@@ -141,11 +144,12 @@ def group_tables(evidence: Evidence) -> list[GroupTable]:
     return tables
 
 
-def _loss(rate: GroupRate) -> tuple[bool, float, float]:
-    """Failed ones first, then those that contention costs most, then the slowest."""
+def _loss(rate: GroupRate, usual: float | None) -> tuple[bool, float]:
+    """Failed ones first, then those that lose most, to contention or against the middle group of the table, `usual`."""
     nothing = rate.alone is None and rate.together is None
-    contention = 2.0 if rate.contention is None else rate.contention
-    return not nothing, contention, rate.together or rate.alone or 0.0
+    figure = rate.together if rate.alone is None else rate.alone
+    against = figure / usual if figure is not None and usual else 2.0
+    return not nothing, min(2.0 if rate.contention is None else rate.contention, against)
 
 
 def _group_row(evidence: Evidence, axis: str, rate: GroupRate) -> GroupRow:
@@ -173,47 +177,61 @@ def _some_ranks(ranks: tuple[int, ...]) -> str:
 
 
 def node_rows(report: Report, pairs: Pairs, of_nodes: Mapping[int, Iterable[tuple[str, ...]]]) -> list[NodeRow]:
-    """Every node, those with the worst findings first, then those with the slowest pairs. `of_nodes`: node number -> its findings (verdict first)."""
+    """Every node, those with the worst findings first, then those whose middle pair is slowest: a single slow pair may be its partner's fault. `of_nodes`: node number -> its findings (verdict first)."""
     ends = pairs.ends
     if ends is None:
         return []
-    worst: dict[tuple[int, bool], Pair] = {}
+    found: dict[tuple[int, bool], list[Pair]] = {}
     for pair in pairs.worst_first():
         if max(pair.a, pair.b) < len(ends.node):
             a, b = ends.node[pair.a], ends.node[pair.b]
-            worst.setdefault((a, a == b), pair)
-            worst.setdefault((b, a == b), pair)
+            for node in {a, b}:
+                found.setdefault((node, a == b), []).append(pair)
     gpus = {node.name: node.gpus for node in report.evidence.inventory.nodes} if report.evidence.inventory else {}
     rows = []
     for index, name in enumerate(ends.nodes):
-        found = [verdict for verdict, *_ in of_nodes.get(index, ())]
-        told = [f"{found.count(verdict.value)} {verdict.value}" for verdict in LOUD if verdict.value in found]
-        known = gpus.get(name)
+        verdicts = [verdict for verdict, *_ in of_nodes.get(index, ())]
+        told = [f"{verdicts.count(verdict.value)} {verdict.value}" for verdict in LOUD if verdict.value in verdicts]
+        known, inside, between = gpus.get(name), found.get((index, True), []), found.get((index, False), [])
         row = NodeRow(
-            index=index,
+            number=index,
             name=safe(name, MAX_NAME),
             leaf=safe((ends.leaves[index] if ends.leaves else None) or "unknown", MAX_NAME),
             gpus="unknown" if known is None else str(len(known)),
-            inside=_worst_text(pairs, worst.get((index, True))),
-            between=_worst_text(pairs, worst.get((index, False))),
+            inside=_middle_text(pairs, inside),
+            between=_middle_text(pairs, between),
+            slowest=_slowest_text(pairs, index, between or inside),
             findings=", ".join(told) or "none",
-            bad=bool(told),
         )
-        rows.append((_rank(found), _badness(pairs, worst.get((index, False)), worst.get((index, True))), row))
-    return [row for *_, row in sorted(rows, key=lambda item: (item[0], item[1], item[2].index))]
+        rank = next((number for number, verdict in enumerate(LOUD) if verdict.value in verdicts), len(LOUD))
+        rows.append((rank, min(_goodness(pairs, inside), _goodness(pairs, between)), row))
+    return [row for *_, row in sorted(rows, key=lambda item: (item[0], item[1], item[2].number))]
 
 
-def _rank(verdicts: list[str]) -> int:
-    return next((number for number, verdict in enumerate(LOUD) if verdict.value in verdicts), len(LOUD))
+def _middle(some: Sequence[Pair]) -> Pair | None:
+    """Of pairs worst first; failed ones count as the worst. None: none was measured."""
+    return some[len(some) // 2] if some else None
 
 
-def _badness(pairs: Pairs, *worst: Pair | None) -> float:
-    known = [0.0 if pair.rate is None else pairs.ratio(pair) for pair in worst if pair]
-    return min((ratio for ratio in known if ratio is not None), default=9.0)
+def _goodness(pairs: Pairs, some: Sequence[Pair]) -> float:
+    pair = _middle(some)
+    ratio = None if pair is None else 0.0 if pair.rate is None else pairs.ratio(pair)
+    return 9.0 if ratio is None else round(ratio, 2)
 
 
-def _worst_text(pairs: Pairs, pair: Pair | None) -> str:
-    if pair is None:
-        return "not measured"
+def _middle_text(pairs: Pairs, some: Sequence[Pair]) -> str:
+    pair = _middle(some)
+    return "not measured" if pair is None else _figure(pairs, pair)
+
+
+def _figure(pairs: Pairs, pair: Pair) -> str:
     ratio = pairs.ratio(pair)
-    return rate_text(pair.rate) + (f" ({percent(ratio)})" if ratio is not None else "")
+    return rate_text(pair.rate) + ("" if ratio is None else f" ({percent(ratio)})")
+
+
+def _slowest_text(pairs: Pairs, node: int, some: Sequence[Pair]) -> str:
+    if not some or pairs.ends is None:
+        return "not measured"
+    ends, pair = pairs.ends, some[0]
+    here, there = (pair.a, pair.b) if ends.node[pair.a] == node else (pair.b, pair.a)
+    return f"{_figure(pairs, pair)}, GPU {ends.slot[here]} with {safe(ends.name(there), MAX_NAME)}"

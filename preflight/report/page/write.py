@@ -1,6 +1,7 @@
 """Writes the page: one file, whose only script and style are its own (a hash of each stands in its policy), and which asks nobody for anything."""
 
 import base64
+import functools
 import hashlib
 import time
 from pathlib import Path
@@ -50,7 +51,7 @@ def write_page(report: Report, path: Path, previous: Report | None = None) -> No
 
 def page_html(report: Report, previous: Report | None = None) -> str:
     """The page as text. Raises ConfigError: jinja2 is not installed."""
-    template = _template()
+    template = page_template()
     style = (HERE / "page.css").read_text(encoding="utf-8")
     script = "".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
     script = f'"use strict";(() => {{\n{script}}})();\n'
@@ -73,7 +74,9 @@ def page_html(report: Report, previous: Report | None = None) -> str:
     )
 
 
-def _template() -> "jinja2.Template":
+@functools.cache
+def page_template() -> "jinja2.Template":
+    """The template, made once. Raises ConfigError: jinja2 is not installed."""
     try:
         import jinja2
     except ImportError as error:
@@ -109,10 +112,19 @@ def _head(report: Report) -> dict[str, Any]:
     if plan is not None:
         nodes = len(plan.placement.nodes)
         degrees = " x ".join(f"{axis} {degree}" for axis, degree in plan.degrees.items() if degree > 1)
-        facts.append(("job", f"{plan.world_size} ranks on {nodes} node{'s' if nodes != 1 else ''}, {safe(degrees) or 'no parallel axes'}"))
-        facts.append(("plan", f"{safe(plan.job.source, MAX_NAME)}, fingerprint {safe(plan.fingerprint or 'unknown', MAX_NAME)}"))
+        facts.append(
+            (
+                "job",
+                f"{plan.world_size} ranks on {nodes} node{'s' if nodes != 1 else ''}, {safe(degrees) or 'no parallel axes'}",
+            )
+        )
+        facts.append(
+            ("plan", f"{safe(plan.job.source, MAX_NAME)}, fingerprint {safe(plan.fingerprint or 'unknown', MAX_NAME)}")
+        )
     moved = f"by {settings.backend}" if settings.backend else "nothing was moved"
-    facts.append(("data moved", f"{moved} ({safe(settings.backend_reason, MAX_NAME)})" if settings.backend_reason else moved))
+    facts.append(
+        ("data moved", f"{moved} ({safe(settings.backend_reason, MAX_NAME)})" if settings.backend_reason else moved)
+    )
     partial = safe(report.partial_reason or "the run ended before its plan was done") if report.partial else ""
     line = answer_line(report).removesuffix(" [SIMULATED]")
     return {
@@ -151,7 +163,7 @@ def _figures(report: Report, pairs: Pairs) -> dict[str, Any]:
         "unjudged": safe(evidence.localisation.unjudged) if evidence.localisation else "",
         "sends": len(pairs.sends),
         "leaves_known": bool(ends and ends.leaves),
-        "axes": [axis for axis in (evidence.plan.groups if evidence.plan else ())],
+        "axes": list(evidence.plan.groups) if evidence.plan else [],
         "coverage": coverage_text(report.coverage),
         "uncovered": _uncovered(report),
     }
@@ -175,7 +187,14 @@ def _rest(report: Report) -> dict[str, Any]:
     evidence = report.evidence
     variables = [(safe(k, MAX_NAME), safe(v)) for k, v in report.environment.variables.items()]
     incidents = [
-        (f"{i.at_s:.1f} s", i.kind, safe(i.phase, MAX_NAME), safe(i.node or "", MAX_NAME), "" if i.rank is None else str(i.rank), safe(i.text))
+        (
+            f"{i.at_s:.1f} s",
+            i.kind,
+            safe(i.phase, MAX_NAME),
+            safe(i.node or "", MAX_NAME),
+            "" if i.rank is None else str(i.rank),
+            safe(i.text),
+        )
         for i in evidence.incidents
     ]
     return {
