@@ -116,10 +116,10 @@ def wants_color() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def terminal_width() -> int:
-    """Columns of the terminal, within what is readable; 100 elsewhere, so that logs can be compared."""
+def terminal_width(widest: int = 160) -> int:
+    """Columns of the terminal, from 40 to `widest`, which is what is readable; 100 elsewhere, so that logs can be compared."""
     if not sys.stdout.isatty():
         return 100
     import shutil  # with all its archive formats
 
-    return min(max(shutil.get_terminal_size().columns, 60), 160)
+    return min(max(shutil.get_terminal_size().columns, 40), widest)

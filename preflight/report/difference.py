@@ -12,6 +12,7 @@ from preflight.model.units import show_rate
 SCHEMA = "preflight.compare/1"
 Outcome = Literal["worse", "no worse", "cannot tell"]
 Level = Literal["everything", "node", "leaf pair", "GPU", "node pair", "GPU alone", "group", "pair"]
+Unit = Literal["bytes", "flops"]
 LEVELS: tuple[Level, ...] = get_args(Level)  # in this order a reader is told
 
 
@@ -47,7 +48,7 @@ class RateChange(Noun, frozen=True, kw_only=True):
     after: float
     ratio: float
     number: int
-    unit: Literal["bytes", "flops"] = "bytes"
+    unit: Unit = "bytes"
 
 
 class Compared(Noun, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from preflight.model.hostlist import fold
 from preflight.model.measurement import Measurement, median
 from preflight.model.noise import LEAST_TRANSIENTS, SIGMAS, relative_noise
 from preflight.model.units import show_bytes
-from preflight.report.difference import LEVELS, Compared, RateChange
+from preflight.report.difference import LEVELS, Compared, Level, RateChange, Unit
 from preflight.report.difference_pairs import Common, pair_changes, rule_of
 
 LEAST = 0.05  # ours: repeats within a run don't show how far two runs of a healthy machine lie apart
@@ -207,10 +207,8 @@ def _changes(kind: str, common: Sequence[Common], least: float, after: Report) -
     """The changes of one kind, and how many places look slower but were measured once."""
     if kind.startswith("pairs "):
         return pair_changes(kind, common, rule_of(common, least), after)
-    level, unit = (
-        ("GPU alone" if kind.endswith(" of GPUs") else "group"),
-        ("flops" if kind == "matmul of GPUs" else "bytes"),
-    )
+    level: Level = "GPU alone" if kind.endswith(" of GPUs") else "group"
+    unit: Unit = "flops" if kind == "matmul of GPUs" else "bytes"
     found: list[RateChange] = []
     ratios = [each.ratio for each in common]
     if len(common) > 2 and (max(ratios) < 1 - least or min(ratios) > 1 / (1 - least)):
@@ -223,7 +221,7 @@ def _changes(kind: str, common: Sequence[Common], least: float, after: Report) -
     return found, sum(each.looks_slower(least) for each in common if each not in called)
 
 
-def _change(level: str, subject: str, kind: str, common: Sequence[Common], unit: str) -> RateChange:
+def _change(level: Level, subject: str, kind: str, common: Sequence[Common], unit: Unit) -> RateChange:
     before, after = median([each.before for each in common]), median([each.after for each in common])
     return RateChange(
         level=level,
@@ -234,7 +232,7 @@ def _change(level: str, subject: str, kind: str, common: Sequence[Common], unit:
         ratio=median([each.ratio for each in common]),
         number=len(common),
         unit=unit,
-    )  # type: ignore[arg-type]
+    )
 
 
 def _place_text(places: Iterable[Place]) -> str:

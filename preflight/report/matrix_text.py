@@ -85,7 +85,7 @@ def _drawn(square: Square, scale: Scale, *, width: int, colour: bool) -> list[st
     if sparse or number > MAX_SIDE[square.kind]:
         return None
     known = [pair for pair in square.squares.values() if pair.rate is not None]
-    compared = any(pair.ratio is not None for pair in known)
+    compared = scale.floor is not None and any(pair.ratio is not None for pair in known)
     forms: tuple[tuple[Show, bool], ...] = ((_figure, False), (_percent, False), (_sign if compared else _tenth, True))
     for show, tight in forms:
         if show is _percent and not compared:
@@ -191,18 +191,18 @@ def _legend(square: Square, scale: Scale, show: Show, *, width: int) -> list[str
     drawn = list(square.squares.values())
     slow = any(scale.is_slow(pair) for pair in drawn)
     floor = "" if scale.floor is None else f"{1 - scale.floor:.0%} of what healthy pairs of its route gave"
-    said = {
+    meanings: dict[Show, str] = {
         _figure: f"{scale.unit}; * slow: below {floor}" if slow else scale.unit,
         _percent: f"per cent of what healthy pairs of the same route gave; * slow: below {floor}"
         if slow
         else "per cent of what healthy pairs of the same route gave",
         _sign: f": at {floor}, or above" + ("; a digit, slow: so many tenths of that" if slow else ""),
         _tenth: f"tenths of the fastest, {show_rate(scale.fastest)}; nothing is called slow: there is no reference",
-    }[show]
+    }
     number = len(square.names)
     expected = number * (number + 1) // 2 - (number if square.kind == "GPU" else 0)
     parts = [
-        said,
+        meanings[show],
         "+ measured, without anything to compare it with"
         if show in {_percent, _sign} and any(pair.rate is not None and pair.ratio is None for pair in drawn)
         else "",

@@ -16,6 +16,7 @@ from preflight.report.tables import first_call_lines, gpu_lines, group_lines
 from preflight.report.text import hang, paint
 
 LEAST_WIDTH = 40
+PROSE = 160  # columns, beyond which paragraphs are hard to read
 _BAD = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.WARN)
 
 
@@ -24,7 +25,8 @@ def report_text(report: Report, *, width: int, colour: bool, previous: Report | 
 
     Texts from elsewhere are cleaned; nothing is said by colour alone.
     """
-    width = max(width, LEAST_WIDTH)
+    full = max(width, LEAST_WIDTH)  # the matrix takes what there is
+    width = min(full, PROSE)
     evidence, silent = report.evidence, silent_nodes(report)
     measured = evidence.measurements or ()
     mark = " [SIMULATED]" if evidence.settings.simulated else ""
@@ -37,7 +39,7 @@ def report_text(report: Report, *, width: int, colour: bool, previous: Report | 
         lines += _changes(previous, report, width=width, colour=colour)
     lines += section(
         f"Bandwidth of pairs{mark}",
-        [*_how_measured(report, width=width), *matrix_lines(evidence, width=width, colour=colour)],
+        [*_how_measured(report, width=width), *matrix_lines(evidence, width=full, colour=colour)],
     )
     lines += section(f"Bandwidth of groups (busbw){mark}", group_lines(measured, width=width))
     lines += section(f"GPUs by themselves{mark}", gpu_lines(evidence, width=width))
