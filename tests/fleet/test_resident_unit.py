@@ -72,7 +72,7 @@ def test_the_readme_names_every_key_of_the_agent_that_it_shows():
     shutil.which("systemd-analyze") is None, reason="systemd-analyze says whether a unit is well-formed"
 )
 def test_systemd_finds_nothing_wrong(tmp_path):
-    for name in ("preflight-agent.service", "preflight.slice"):
+    for name in ("preflight-agent.service", "preflight-exporter.service", "preflight.slice"):
         text = (FOLDER / name).read_text().replace("/opt/preflight/bin/preflight", sys.executable)
         (tmp_path / name).write_text(text)
     done = subprocess.run(
