@@ -43,6 +43,11 @@ LOOPBACK = "127.0.0.1"
     show_default=True,
     help="Refuse to probe while a job that the run is not for is at work here, and end when one comes.",
 )
+@click.option(
+    "--check-every",
+    metavar="TIME",
+    help="How often to judge this node for /metrics; 0: never. Default: the site's file, or 5m.",
+)
 @click.option("--key-fd", type=int, hidden=True, help="Read the key from this descriptor.")
 @click.option("--parent", type=int, hidden=True, help="Leave with this process; standard input is a pipe from it.")
 def command(
@@ -55,6 +60,7 @@ def command(
     munge: bool,
     worker_user: str | None,
     give_way: bool,
+    check_every: str | None,
     key_fd: int | None,
     parent: int | None,
 ) -> int:
@@ -88,7 +94,7 @@ def command(
         user=user,
         launch=launch_of(agent.worker_command, agent.worker_environment, user, source=site.source or ""),
         gives_way=give_way,
-        check_every_s=0.0 if parent else agent.check_every_s,
+        check_every_s=0.0 if parent else _seconds(check_every, agent.check_every_s),
         rules=site.slurm.rules,
     )
     gate = gate_of(agent.users, agent.munge_socket) if munge else None
@@ -96,6 +102,15 @@ def command(
     judged = keeper_of_judgements(site, name) if not parent else None
     serve(settings, key=key, parent=parent, munge=gate, keep_verdict=keep, keep_report=judged)
     return 0
+
+
+def _seconds(text: str | None, of_site: float) -> float:
+    from preflight.model.units import parse_seconds
+
+    try:
+        return of_site if text is None else parse_seconds(text)
+    except ValueError as error:
+        raise UsageError(f"--check-every {error}") from error
 
 
 def own_name(*, short: bool) -> str:

@@ -95,7 +95,7 @@ class AgentProcess:
         with self.errors.open("wb") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, *command],
-                env={**os.environ, mark_name: value},
+                env={"PREFLIGHT_AGENT_CHECK_EVERY": "0", **os.environ, mark_name: value},
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
