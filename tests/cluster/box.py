@@ -214,7 +214,7 @@ class Box:
         started = []
         for node in self.nodes:
             told = {"name": node, "address": self.address(node), "port": PORT, **settings}
-            words = ("-m", "preflight", "agent", "--key-file", str(self.key_file))
+            words = ("-m", "preflight", "agent", "--key-file", str(self.key_file), "--check-every", "0")
             words += tuple(word for name in ("name", "address", "port") for word in (f"--{name}", str(told[name])))
             if settings:
                 words = ("-c", _SERVE, json.dumps(told), str(self.key_file))
