@@ -22,6 +22,15 @@ A pair's *reference* is what healthy pairs over the same class of routes gave in
 best with, since a fast pair clears both its nodes; it takes two partner nodes or more.
 """
 
+FILES = """## Text files
+
+Each command on each node has a file of its own, `preflight-COMMAND-NODE.prom`, mode 0644, replaced in one step: a writer that breaks or is killed leaves the file that was there. All but the prolog's are on the disk before they
+count; a prolog, for which a job waits, leaves that to the kernel. Links are not followed. Files by our names and of the same user that nobody has written for 30 days (a node or a command that is no more) are removed by
+the next writer in the folder; another's files never. The time of the last success is kept from file to file while runs fail.
+
+Do not point two `--metrics` or `--out` of the *same* command at one folder of node_exporter: their series would be the same, and node_exporter then shows neither rightly. Different commands may share a folder.
+"""
+
 
 def page() -> str:
     """The text of metrics.md."""
@@ -32,6 +41,7 @@ def page() -> str:
         f" A page or file has at most {MAX_SERIES:,} series and {MAX_BYTES // 1000} kB: metrics that don't fit are left out whole, the least telling first, and `{PREFIX}families_withheld` counts them."
         " `node` stands in `run` files of one node alone (`preflight node`).\n"
     )
+    lines.append(FILES)
     lines += ["## The metrics\n", "| metric | type | labels | paths | meaning |", "|---|---|---|---|---|"]
     for metric in CATALOGUE:
         labels = ", ".join(f"`{label}`" for label in metric.labels) or "-"
