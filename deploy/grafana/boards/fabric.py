@@ -224,7 +224,7 @@ _WHOLE = (
     ),
     lines(
         "Pairs that runs added to the history",
-        f"Pairs that were measured, and that were tried without a figure, in each interval. {GOOD_IF_EMPTY} only while no run ended.",
+        "Pairs that were measured, and that were tried without a figure, in each interval. 0 while no run ended.",
         Query(
             f"sum by (command) (increase({q('pairs_measured_total', _RUNS)}[$__rate_interval]))", "{{command}} measured"
         ),

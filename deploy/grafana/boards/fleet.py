@@ -173,7 +173,7 @@ _RESULTS = (
     ),
     table(
         "Last run of each command",
-        "When the newest run of each command ended, and the newest that said go. Never: none that said go is known.",
+        "When the newest run of each command ended, and the newest that said go. Unknown: none that said go is known.",
         Query(f"max by (command) ({q('run_completion_timestamp_seconds', _RUNS)}) * 1000", "ended", "dateTimeFromNow"),
         Query(f"max by (command) ({q('run_success_timestamp_seconds', _RUNS)}) * 1000", "last go", "dateTimeFromNow"),
         Query(f"max by (command) ({q('run_duration_seconds', _RUNS)})", "longest", "s"),
