@@ -1,6 +1,6 @@
 """Runs for the tests of pages: small fabrics with planted faults, and names that want to be markup."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -13,8 +13,10 @@ from preflight.model import (
     Finding,
     Localisation,
     Measurement,
+    Mode,
     Part,
     Placement,
+    Plan,
     Report,
     RouteReference,
     Settings,
@@ -53,33 +55,7 @@ def fabric(
     )
     plan = make_plan(nodes=len(nodes), gpus_per_node=slots, tp=slots, dp=len(nodes))
     plan = msgspec.structs.replace(plan, placement=placement)
-    measurements = []
-    for a in range(len(nodes) * slots if pairs else 0):
-        for b in range(a + 1, len(nodes) * slots):
-            inside = a // slots == b // slots
-            if not inside and a % slots != b % slots:
-                continue
-            if (a, b) == failed:
-                timed_out = Failure(kind="timed_out", text="nothing came")
-                measurements.append(Measurement(probe=make_probe((a, b)), failure=timed_out))
-                continue
-            ill = not inside and slow in (nodes[a // slots], nodes[b // slots])
-            rate = INSIDE if inside else FAST * (0.5 if ill else 1)
-            measurements.append(make_measurement((a, b), algbw_bytes_per_s=rate, windows=1))
-    for mode, rate in (("alone", 100e9), ("together", 80e9)):
-        for axis, groups in plan.groups.items():
-            measurements += [
-                make_measurement(
-                    ranks,
-                    algbw_bytes_per_s=rate,
-                    windows=1,
-                    subject=f"{axis}{index}",
-                    axis=axis,
-                    collective="all_reduce",
-                    mode=mode,
-                )
-                for index, ranks in enumerate(groups)
-            ]
+    measurements = [*(_pairs(nodes, slots, slow, failed) if pairs else ()), *_groups(plan)]
     references = tuple(
         RouteReference(
             op="send_recv", route=route, bytes_per_s=rate, shots=9, source="upper mode", expected_bytes_per_s=rate
@@ -122,3 +98,28 @@ def fabric(
         "environment": Environment(versions={"preflight": "0"}, variables={"NCCL_DEBUG": "WARN"}),
     }
     return Report(**{**facts, **others})
+
+
+def _pairs(nodes: Sequence[str], slots: int, slow: str | None, failed: tuple[int, int] | None) -> Iterator[Measurement]:
+    for a in range(len(nodes) * slots):
+        for b in range(a + 1, len(nodes) * slots):
+            inside = a // slots == b // slots
+            if not inside and a % slots != b % slots:
+                continue
+            if (a, b) == failed:
+                timed_out = Failure(kind="timed_out", text="nothing came")
+                yield Measurement(probe=make_probe((a, b)), failure=timed_out)
+                continue
+            ill = not inside and slow in (nodes[a // slots], nodes[b // slots])
+            rate = INSIDE if inside else FAST * (0.5 if ill else 1)
+            yield make_measurement((a, b), algbw_bytes_per_s=rate, windows=1)
+
+
+def _groups(plan: Plan) -> Iterator[Measurement]:
+    modes: tuple[tuple[Mode, float], ...] = (("alone", 100e9), ("together", 80e9))
+    for mode, rate in modes:
+        for axis, groups in plan.groups.items():
+            for index, ranks in enumerate(groups):
+                name = f"{axis}{index}"
+                probe = {"subject": name, "axis": axis, "collective": "all_reduce", "mode": mode}
+                yield make_measurement(ranks, algbw_bytes_per_s=rate, windows=1, **probe)

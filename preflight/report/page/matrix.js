@@ -1,6 +1,6 @@
 // A matrix on a canvas: drawn for the pixels there are (the worst of the cells that share one), zoomed, pointed at, walked through by keys.
 class Matrix {
-  // model: size, cell(row, column) -> {rate, ratio, failed} | null, label(i), lines: levels, fine to coarse, of [{at, name}] (where a node or leaf begins), say(row, column) -> lines, open(row, column), same: whether row and column may be equal
+  // model: size, cell(row, column) -> {rate, ratio, failed} | null, label(i), lines: levels, fine to coarse, of [{at, name}] (where a node or leaf begins), eachPair(act(row, column, number of the pair)), say(row, column) -> lines, open(row, column), same: whether row and column may be equal
   constructor(host, pairs, model) {
     Object.assign(this, { host, pairs, model, scale: run.routes.some(route => route[1]) ? "ratio" : "rate", way: "both", at: null });
     this.box = host.querySelector(".canvas");
@@ -140,13 +140,20 @@ class Matrix {
     return value === null ? 2 : value;
   }
 
+  // of a pair by its number
+  badnessOf(i) {
+    if (this.pairs.failed(i)) return -1;
+    const value = onScale(this.pairs, this.scaleNow, this.pairs.rate[i], this.pairs.ratio[i]);
+    return value === null ? 2 : value;
+  }
+
   draw() {
     const width = this.box.clientWidth, density = devicePixelRatio || 1;
     if (!width) return;
     this.font = `${width < 420 ? 10 : 11}px ${getComputedStyle(document.body).fontFamily}`;
     this.pen.font = this.font;
     const names = Array.from({ length: Math.min(this.model.size, 64) }, (_, i) => this.pen.measureText(this.model.label(i)).width);
-    this.left = Math.min(Math.ceil(Math.max(...names, 30)) + 10, width * 0.24, 130);
+    this.left = Math.floor(Math.min(Math.max(...names, 30) + 10, width * 0.24, 130));
     this.top = this.model.top ? 38 : 24;
     this.side = Math.floor(Math.min(width - this.left - 1, 72 * this.model.size));
     this.step = this.side / this.view.span;
@@ -192,7 +199,7 @@ class Matrix {
     this.plainColour = parts(css("--skip-bg"));
     if (this.step >= 3) return this.drawLarge();
     const pixels = Math.max(1, Math.floor(this.side * density)), per = this.view.span / pixels;
-    const image = new ImageData(pixels, pixels), colours = new Map(), values = this.values();
+    const image = new ImageData(pixels, pixels), dots = new Uint32Array(image.data.buffer), colours = new Map(), values = this.values();
     const edge = start => Uint32Array.from({ length: pixels + 1 }, (_, at) => Math.min(this.model.size, Math.floor(start + at * per + 1e-9)));
     const rows = edge(this.view.y), columns = edge(this.view.x), { size } = this.model;
     for (let y = 0; y < pixels; y++) {
@@ -204,8 +211,11 @@ class Matrix {
         if (worst === 9) continue;
         const step = Math.round(worst * 512);
         let colour = colours.get(step);
-        if (!colour) colours.set(step, colour = this.colour(worst));
-        image.data.set([...colour, 255], 4 * (y * pixels + x));
+        if (!colour) {
+          const [red, green, blue] = this.colour(worst);
+          colours.set(step, colour = new Uint32Array(Uint8Array.of(red, green, blue, 255).buffer)[0]);
+        }
+        dots[y * pixels + x] = colour;
       }
     }
     const under = new OffscreenCanvas(pixels, pixels);
@@ -220,7 +230,9 @@ class Matrix {
     if (this.valuesOf !== key) {
       this.valuesOf = key;
       this.kept = new Float32Array(size * size).fill(9);
-      for (let i = 0; i < size; i++) for (let j = 0; j < size; j++) { const value = this.badness(i, j); if (value !== null) this.kept[i * size + j] = value; }
+      if (this.way === "one") {
+        for (let i = 0; i < size; i++) for (let j = 0; j < size; j++) { const value = this.badness(i, j); if (value !== null) this.kept[i * size + j] = value; }
+      } else this.model.eachPair((row, column, i) => { this.kept[row * size + column] = this.badnessOf(i); });
     }
     return this.kept;
   }

@@ -14,6 +14,7 @@ function nodeMatrix(pairs) {
   matrices["node-matrix"] = new Matrix(host, pairs, {
     size: numNodes, same: true, label: row => run.nodes[nodeOrder[row]], lines: [leafLines(nodeOrder.map(leafName))],
     cell: (row, column) => { const i = worst[at(row, column)]; return i < 0 ? null : { rate: pairs.rate[i], ratio: pairs.ratio[i], failed: pairs.failed(i) }; },
+    eachPair: act => { for (let row = 0; row < numNodes; row++) for (let column = 0; column < numNodes; column++) if (worst[at(row, column)] >= 0) act(row, column, worst[at(row, column)]); },
     oneWay: sent.size ? (row, column) => { const way = sent.get(at(row, column)); return way ? asCell(pairs, way) : null; } : null,
     say: (row, column, way) => {
       const [one, other] = [nodeOrder[row], nodeOrder[column]], i = worst[one * numNodes + other], title = (way === "one" ? [run.nodes[one], run.nodes[other]].join(" \u2192 ") : one === other ? "inside " + run.nodes[one] : run.nodes[one] + " \u2194 " + run.nodes[other]);
@@ -46,6 +47,7 @@ function gpuMatrix(pairs) {
     },
     size: world, same: false, label: row => run.nodes[run.nodeOf[order[row]]] + " " + run.slotOf[order[row]], top: column => String(run.slotOf[order[column]]),
     cell: (row, column) => row === column ? null : cellOf(findPair(pairs, order[row], order[column])),
+    eachPair: act => { for (let i = 0; i < pairs.count; i++) { act(place[pairs.a[i]], place[pairs.b[i]], i); act(place[pairs.b[i]], place[pairs.a[i]], i); } },
     oneWay: sends.size ? (row, column) => { const rate = sends.get(order[row] * world + order[column]); return rate === undefined ? null : asCell(pairs, [order[row], order[column], rate]); } : null,
     say: (row, column) => row === column ? [endName(order[row]), "the GPU itself"] : sayPair(pairs, findPair(pairs, order[row], order[column]), order[row], order[column]),
     open: () => {},
