@@ -56,21 +56,10 @@ def fabric(
     plan = make_plan(nodes=len(nodes), gpus_per_node=slots, tp=slots, dp=len(nodes))
     plan = msgspec.structs.replace(plan, placement=placement)
     measurements = [*(_pairs(nodes, slots, slow, failed) if pairs else ()), *_groups(plan)]
-    references = tuple(
-        RouteReference(
-            op="send_recv", route=route, bytes_per_s=rate, shots=9, source="upper mode", expected_bytes_per_s=rate
-        )
-        for route, rate in (
-            ("inside nodes", INSIDE),
-            ("same leaf, like slots", FAST),
-            ("other leaf, like slots", FAST),
-        )
-    )
-    localisation = Localisation(ends=ends_of(plan), references=references, floor=0.1)
     evidence = make_evidence(
         plan=plan,
         measurements=tuple(measurements),
-        localisation=localisation,
+        localisation=_localisation(plan),
         settings=others.pop("settings", Settings(backend="gloo", local=True)),
     )
     findings = (
@@ -98,6 +87,20 @@ def fabric(
         "environment": Environment(versions={"preflight": "0"}, variables={"NCCL_DEBUG": "WARN"}),
     }
     return Report(**{**facts, **others})
+
+
+def _localisation(plan: Plan) -> Localisation:
+    references = tuple(
+        RouteReference(
+            op="send_recv", route=route, bytes_per_s=rate, shots=9, source="upper mode", expected_bytes_per_s=rate
+        )
+        for route, rate in (
+            ("inside nodes", INSIDE),
+            ("same leaf, like slots", FAST),
+            ("other leaf, like slots", FAST),
+        )
+    )
+    return Localisation(ends=ends_of(plan), references=references, floor=0.1)
 
 
 def _pairs(nodes: Sequence[str], slots: int, slow: str | None, failed: tuple[int, int] | None) -> Iterator[Measurement]:
