@@ -7,7 +7,7 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from aiohttp import web
 
@@ -125,13 +125,16 @@ class AgentMetrics:
         yield "gpu_info", [((self.node, *gpu), 1.0) for gpu in judged.gpus]
 
 
-def counting(metrics: AgentMetrics) -> Callable[..., object]:
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def counting(metrics: AgentMetrics) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
     """The middleware that counts what was answered."""
 
     @web.middleware
-    async def count(request: web.Request, handler: Callable[[web.Request], object]) -> web.StreamResponse:
+    async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            response: web.StreamResponse = await handler(request)  # type: ignore[misc]
+            response = await handler(request)
         except web.HTTPException as refused:
             metrics.count(request.path, refused.status)
             raise
