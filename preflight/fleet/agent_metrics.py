@@ -7,9 +7,10 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from preflight import __version__
 from preflight.metrics import ANSWERS, VERDICTS, Samples, exposition, within_bounds
@@ -125,10 +126,7 @@ class AgentMetrics:
         yield "gpu_info", [((self.node, *gpu), 1.0) for gpu in judged.gpus]
 
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-def counting(metrics: AgentMetrics) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+def counting(metrics: AgentMetrics) -> Middleware:
     """The middleware that counts what was answered."""
 
     @web.middleware
