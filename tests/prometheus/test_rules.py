@@ -1,6 +1,7 @@
 """The rules: each alert has its three cases and its heading in the runbook, names only metrics and labels of the catalogue, and never speaks of a modelled cluster."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -64,7 +65,15 @@ def test_promtool_finds_no_fault_in_the_rules(path):
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_cases_of_each_alert_hold(path):
     done = subprocess.run(
-        ["promtool", "test", "rules", str(path)], capture_output=True, text=True, timeout=200, check=False
+        ["promtool", "test", "rules", str(path)],
+        env={
+            **os.environ,
+            "GOGC": "400",
+        },  # a third less processor time than with its own idea of when to collect garbage
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
