@@ -20,8 +20,10 @@ import sys
 from pathlib import Path
 from preflight.errors import WorldError
 from preflight.fleet.history import History
+from preflight.report import history_file
 from tests.fleet.test_history_store import report_of, verdict_of
 path, name, within_s, kept = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]) or None, open(sys.argv[4], "a")
+history_file.WAIT_S = 300.0  # on a machine that does much else
 history, number = History(path, within_s=within_s), 0
 while True:
     run = f"{name}-{number}"
@@ -137,14 +139,16 @@ def test_killed_writers_and_readers_lose_and_break_nothing(tmp_path):
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize("seed", range(4))
 def test_many_kills_lose_and_break_nothing(tmp_path, seed):
-    kept, seen = hammer(tmp_path / "history.sqlite", kills=60, seed=seed)
-    assert len(kept) > 60
+    kept, seen = hammer(tmp_path / "history.sqlite", kills=40, seed=seed)
+    assert len(kept) > 40
     assert seen
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1500)
 def test_many_kills_with_a_rollback_journal_lose_and_break_nothing(tmp_path, monkeypatch):
     """As on a network file system, where readers keep writers; those in a hurry may get nothing in."""
     off = "from preflight.report import history_file\nhistory_file.log_is_safe = lambda _: False\n"
