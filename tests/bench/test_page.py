@@ -27,7 +27,7 @@ def everything(nodes: int, ends) -> Pairs:
         pairs += [Pair(a, b, FAST * chance.gauss(1, 0.01), 1) for b in range(a + SLOTS, nodes * SLOTS, SLOTS)]
     pairs[len(pairs) // 2] = pairs[len(pairs) // 2]._replace(rate=None)
     routes = (Route("inside nodes", INSIDE, None, ""), Route("same leaf, like slots", FAST, None, ""))
-    return Pairs(tuple(pairs), routes, (), ends)
+    return Pairs(pairs=tuple(pairs), routes=routes, sends=(), ends=ends)
 
 
 @pytest.mark.parametrize("nodes", [64, 512])
@@ -37,15 +37,15 @@ def test_the_page_of_many_nodes_is_small_and_soon_there(nodes, tmp_path, monkeyp
     pairs = everything(nodes, report.evidence.localisation.ends)
     monkeypatch.setattr(page, "pairs_of", lambda _: pairs)
     target = tmp_path / "page.html"
-    began_s = time.monotonic()
+    began_s = time.process_time()
     page.write_page(report, target)
-    made_s, size = time.monotonic() - began_s, target.stat().st_size
+    made_s, size = time.process_time() - began_s, target.stat().st_size
     with Chromium() as browser:
         browser.shape(1280, 900)
         browser.open(target, READY)  # the first page of a fresh browser pays for its start
         ready_s = [browser.evaluate(f"Number({READY})") / 1000 for _ in range(5) if browser.open(target, READY)]
     print(
-        f"\n{nodes} nodes, {len(pairs.pairs)} pairs: {size / 1e6:.2f} MB, made in {made_s:.1f} s, interactive in {min(ready_s):.2f} s at best, {statistics.median(ready_s):.2f} s median of 5"
+        f"\n{nodes} nodes, {len(pairs.pairs)} pairs: {size / 1e6:.2f} MB, made in {made_s:.1f} s of CPU, interactive in {min(ready_s):.2f} s at best, {statistics.median(ready_s):.2f} s median of 5"
     )
     assert browser.console == []
     assert size < MAX_BYTES

@@ -4,9 +4,11 @@ import base64
 import math
 import zlib
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from preflight.model import Evidence, Measurement
+from preflight.model.base import Noun
 from preflight.model.ends import ends_of
 from preflight.model.localisation import Ends, Localisation, RouteReference
 from preflight.model.measurement import median
@@ -36,7 +38,7 @@ class Pair(NamedTuple):
     route: int
 
 
-class Pairs(NamedTuple):
+class Pairs(Noun, frozen=True, kw_only=True, dict=True):
     """All measured pairs by rank, lower rank first, sorted. `sends`: (from, to, bytes per second or None) of what was measured in one direction. `ends`: where ranks sit, None: no plan tells it."""
 
     pairs: tuple[Pair, ...]
@@ -49,14 +51,15 @@ class Pairs(NamedTuple):
         reference = self.routes[pair.route].reference
         return pair.rate / reference if pair.rate is not None and reference else None
 
-    def worst_first(self) -> list[Pair]:
+    @cached_property
+    def worst_first(self) -> tuple[Pair, ...]:
         """Failed ones, then the lowest share of their reference, then the slowest of those that have none."""
 
         def badness(pair: Pair) -> tuple[bool, bool, float]:
             ratio = self.ratio(pair)
             return pair.rate is not None, ratio is None, (pair.rate or 0.0) if ratio is None else ratio
 
-        return sorted(self.pairs, key=badness)
+        return tuple(sorted(self.pairs, key=badness))
 
 
 def pairs_of(evidence: Evidence) -> Pairs:
@@ -79,7 +82,8 @@ def pairs_of(evidence: Evidence) -> Pairs:
         for name in names
         for reference in (references.get(name),)
     )
-    return Pairs(tuple(pairs), routes, tuple(_sends(evidence.measurements or ())), ends)
+    sends = tuple(_sends(evidence.measurements or ()))
+    return Pairs(pairs=tuple(pairs), routes=routes, sends=sends, ends=ends)
 
 
 def _references(found: Localisation | None) -> dict[str, RouteReference]:

@@ -90,7 +90,7 @@ def rank_name(pairs: Pairs, rank: int) -> str:
 
 def pair_rows(pairs: Pairs) -> list[PairRow]:
     """The worst pairs of GPUs."""
-    return [_pair_row(pairs, pair) for pair in pairs.worst_first()[:MAX_PAIRS]]
+    return [_pair_row(pairs, pair) for pair in pairs.worst_first[:MAX_PAIRS]]
 
 
 def node_pair_rows(pairs: Pairs) -> list[PairRow]:
@@ -98,7 +98,7 @@ def node_pair_rows(pairs: Pairs) -> list[PairRow]:
     ends, seen = pairs.ends, dict[tuple[int, int], Pair]()
     if ends is None:
         return []
-    for pair in pairs.worst_first():
+    for pair in pairs.worst_first:
         if max(pair.a, pair.b) < len(ends.node) and len(seen) < MAX_PAIRS:
             nodes = sorted((ends.node[pair.a], ends.node[pair.b]))
             if nodes[0] != nodes[1]:
@@ -182,7 +182,7 @@ def node_rows(report: Report, pairs: Pairs, of_nodes: Mapping[int, Iterable[tupl
     if ends is None:
         return []
     found: dict[tuple[int, bool], list[Pair]] = {}
-    for pair in pairs.worst_first():
+    for pair in pairs.worst_first:
         if max(pair.a, pair.b) < len(ends.node):
             a, b = ends.node[pair.a], ends.node[pair.b]
             for node in {a, b}:
