@@ -7,6 +7,7 @@ from preflight.model.finding import Verdict
 from preflight.slurm.controller_record import Decision
 from preflight.slurm.limits import EndedError, TimeIsUpError, allow
 from preflight.slurm.logline import joined
+from preflight.slurm.remember import AFTER_S
 from preflight.slurm.telling import Telling
 
 WITHIN_S = 1.0
@@ -16,8 +17,11 @@ HARD_S = 5.0  # working out the rows of a large job takes some seconds
 def remember_run(report: Report, decision: Decision, site: Site, telling: Telling, *, drained: bool) -> None:
     """Append the run with a verdict of each node: FAIL of those that the decision calls guilty. Never raises, whatever ends it."""
     try:
-        allow(HARD_S)
-        _append(report, decision, site, drained=drained)
+        try:
+            allow(HARD_S)
+            _append(report, decision, site, drained=drained)
+        finally:
+            allow(AFTER_S)  # what is left is to give the exit code, which no alarm of ours may change
     except (TimeIsUpError, EndedError, KeyboardInterrupt):
         telling.note("not in the history: it took too long", "warning")
     except PreflightError as error:

@@ -225,3 +225,19 @@ def test_a_prologs_result_is_kept_after_its_verdict_and_a_locked_history_costs_a
     assert "is broken" in capsys.readouterr().err
     with pytest.raises(WorldError):
         history.runs()
+
+
+def test_keeping_that_hangs_ends_and_the_alarm_ends_with_it(tmp_path, monkeypatch, capsys):
+    from preflight.config import Site, SlurmSite
+    from preflight.slurm import remember
+    from preflight.slurm.limits import limited
+    from preflight.slurm.telling import Telling
+
+    monkeypatch.setattr(remember, "HARD_S", 0.05)
+    monkeypatch.setattr(remember, "_append", lambda *_, **__: time.sleep(30))  # the real one is in SQLite by then
+    began = time.monotonic()
+    with limited(20):
+        site = Site(slurm=SlurmSite(state_dir=str(tmp_path)))
+        remember.remember(report_of("r1"), "n1", site, Telling("slurm prolog", "n1"), guilty=False)
+    assert time.monotonic() - began < 20
+    assert "not in the history: it took too long" in capsys.readouterr().err
