@@ -49,7 +49,7 @@ def colour(chromium, matrix, x, y):
         f"""(() => {{
           const canvas = document.querySelector("#{matrix} canvas"), box = canvas.getBoundingClientRect();
           const copy = new OffscreenCanvas(1, 1).getContext("2d", {{ willReadFrequently: true }});
-          copy.drawImage(canvas, box.x - {x}, box.y - {y});
+          copy.drawImage(canvas, -Math.floor({x} - box.x), -Math.floor({y} - box.y));
           return [...copy.getImageData(0, 0, 1, 1).data].slice(0, 3);
         }})()"""
     )

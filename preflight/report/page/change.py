@@ -10,6 +10,7 @@ from preflight.report.page.rows import MAX_NAME
 from preflight.report.page.verdicts import folded, safe
 
 MAX_ROWS = 20
+MAX_REASONS = 3  # what they rest on stands below
 
 
 class Row(NamedTuple):
@@ -29,6 +30,7 @@ class Comparison(NamedTuple):
     answer: str
     outcome: str
     reasons: list[str]
+    more_reasons: int
     later: bool
     came: list[tuple[str, str, str, str, str]]
     went: list[tuple[str, str, str, str, str]]
@@ -49,7 +51,8 @@ def comparison(report: Report, previous: Report) -> Comparison:
         started_at_s=found.before.started_at_s,
         answer=found.before.answer,
         outcome=found.outcome,
-        reasons=[safe(reason) for reason in found.reasons[:MAX_ROWS]],
+        reasons=[safe(reason) for reason in found.reasons[:MAX_REASONS]],
+        more_reasons=max(0, len(found.reasons) - MAX_REASONS),
         later=found.before.started_at_s > found.after.started_at_s,
         came=_findings(found.came),
         went=_findings(found.went),
