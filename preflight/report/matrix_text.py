@@ -5,6 +5,7 @@ Nothing is said by colour alone: what is slow has a mark or a digit, what failed
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from preflight.model import Evidence, Verdict
 from preflight.model.base import Record
@@ -214,12 +215,11 @@ def _legend(square: Square, scale: Scale, show: Show, *, width: int) -> list[str
 
 
 def worst_lines(pairs: Sequence[Pair], scale: Scale, *, width: int, colour: bool, most: int = MAX_WORST) -> list[str]:
-    """The worst pairs by name: what failed first, then the smallest share of what it is held against, then the slowest. Of each node a few, so that one doesn't hide the others."""
-    ordered = sorted(pairs, key=lambda pair: pair.badness)
-    bad = [pair for pair in ordered if _mark(pair, scale)]
+    """The worst of the pairs, which come worst first, by name: what failed first, then the smallest share of what it is held against, then the slowest. Of each node a few, so that one doesn't hide the others."""
+    bad = list(takewhile(lambda pair: _mark(pair, scale), pairs))
     worst: list[Pair] = []
     shown: Counter[str | None] = Counter()
-    for pair in bad or ordered[:MAX_OF_NODE]:
+    for pair in bad or pairs[:MAX_OF_NODE]:
         nodes = {pair.a.node, pair.b.node} - {None}
         if len(worst) < most and (not bad or all(shown[node] < MAX_OF_NODE for node in nodes)):
             shown.update(nodes)

@@ -65,7 +65,7 @@ class Square(Record, frozen=True):
 
 
 def pairs_of(evidence: Evidence) -> list[Pair]:
-    """Every pair that was measured or failed. A pair that was left out is not there: nothing is known of it."""
+    """Every pair that was measured or failed, worst first. A pair that was left out is not there: nothing is known of it."""
     rates = pair_rates(evidence.measurements or ())
     ends = _ends(evidence, {rank for pair in rates for rank in pair})
     ratios = {((f.node, f.slot), (f.other_node, f.other_slot)): f.ratio for f in facts_of(evidence) if f.ratio}
@@ -79,7 +79,7 @@ def pairs_of(evidence: Evidence) -> list[Pair]:
         if level is not None and ways:
             level = max([level, *(against for crosses, against in ways if crosses(ends[a], ends[b]))])
         found.append(Pair(ends[a], ends[b], rate, level))
-    return found
+    return sorted(found, key=lambda pair: pair.badness)
 
 
 def _ends(evidence: Evidence, ranks: Iterable[int]) -> dict[int, End]:
@@ -123,13 +123,13 @@ def _crosses(culprit: Culprit) -> Callable[[End, End], bool] | None:
 
 
 def square_of(pairs: Sequence[Pair], kind: Kind) -> Square | None:
-    """The pairs by GPU, node or leaf, sorted by leaf, then as people count. None: some end's place is not known, or there are no pairs. GPUs need no place: without one they are ranks.
+    """The pairs, worst first, by GPU, node or leaf, sorted by leaf, then as people count. None: some end's place is not known, or there are no pairs. GPUs need no place: without one they are ranks.
 
     Pairs inside a leaf stand on the diagonal of leaf x leaf, those inside a node on that of node x node; pairs inside a node say nothing of leaves.
     """
     if kind == "leaf":
         pairs = [pair for pair in pairs if pair.a.node != pair.b.node]
-    ends = {end for pair in pairs for end in (pair.a, pair.b)}
+    ends = {end.rank: end for pair in pairs for end in (pair.a, pair.b)}.values()
     named = {end.rank: _name(end, kind) for end in ends}
     if not ends or (kind != "GPU" and None in named.values()):
         return None
@@ -141,9 +141,7 @@ def square_of(pairs: Sequence[Pair], kind: Kind) -> Square | None:
     for pair in pairs:
         one, other = place[pair.a.rank], place[pair.b.rank]
         square = (one, other) if one <= other else (other, one)
-        before = worst.get(square)
-        if before is None or pair.badness < before.badness:
-            worst[square] = pair
+        worst.setdefault(square, pair)
     return Square(kind, tuple(names), worst, len(pairs))
 
 
