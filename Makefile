@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUN = .venv/bin/python -m
 TESTS = $(RUN) pytest $(if $(STRICT),--no-omissions) $(if $(CHECKED),--ignore=tests/test_architecture.py)
 
-.PHONY: help setup demo test check format soak bench bundle clean
+.PHONY: help setup demo test check format soak bench bundle dashboards clean
 
 help:
 	@echo "make setup   the virtual environment in .venv; the other targets call it"
@@ -21,6 +21,7 @@ help:
 	@echo "make check   format, lint, types, architecture"
 	@echo "make soak    the full counts: many injections, twenty demos"
 	@echo "make bench   measurements of speed, as ratios"
+	@echo "make dashboards  write Grafana's JSON from its description"
 	@echo "make bundle  an archive that installs on a node without network"
 
 setup:
@@ -50,6 +51,9 @@ bench: setup
 
 bundle: setup
 	@.venv/bin/python deploy/bundle/build.py
+
+dashboards: setup
+	@$(RUN) deploy.grafana.build
 
 clean:
 	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis preflight-run
