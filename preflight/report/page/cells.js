@@ -1,7 +1,7 @@
 // Colours. Lightness alone carries the order, so that they can be told apart in grey and by colour-blind readers: the further from the ground, the slower.
 const STOPS = {
   light: [[1, "#e3ebf3"], [0.92, "#d7dfe0"], [0.85, "#f3cf7c"], [0.7, "#e28b35"], [0.5, "#ad3f1f"], [0.25, "#5c1020"], [0, "#2d0612"]],
-  dark: [[1, "#1f2b38"], [0.92, "#2e3a44"], [0.85, "#6d5320"], [0.7, "#b8722a"], [0.5, "#efa94a"], [0.25, "#ffe08a"], [0, "#fff6d6"]],
+  dark: [[1, "#243d54"], [0.92, "#2f4757"], [0.85, "#6d5320"], [0.7, "#b8722a"], [0.5, "#efa94a"], [0.25, "#ffe08a"], [0, "#fff6d6"]],
 };
 // of rates nobody judges: a calm scale, the fuller the faster
 const RATES = {

@@ -28,7 +28,7 @@ class PairRow(NamedTuple):
     rate: str
     reference: str
     ratio: str
-    one_way: str
+    one_way: tuple[str, ...]
 
 
 class GroupRow(NamedTuple):
@@ -118,7 +118,7 @@ def _pair_row(pairs: Pairs, pair: Pair) -> PairRow:
         rate=rate_text(pair.rate),
         reference=show_rate(route.reference) if route.reference else "unknown",
         ratio="failed" if pair.rate is None else percent(pairs.ratio(pair)),
-        one_way="; ".join(f"{a} \N{RIGHTWARDS ARROW} {b} {rate_text(rate)}" for a, b, rate in ways),
+        one_way=tuple(f"{a} \N{RIGHTWARDS ARROW} {b} {rate_text(rate)}" for a, b, rate in ways),
     )
 
 
