@@ -24,7 +24,7 @@ class Matrix {
     if (this.scale === "rate") scale.options[0].disabled = true;
     scale.onchange = () => { this.scale = scale.value; this.draw(); };
     this.host.querySelector("[data-only=sends]").hidden = !this.model.oneWay;
-    way.onchange = () => { this.way = way.value; this.draw(); };
+    way.onchange = () => { this.way = way.value; scale.disabled = this.way === "one"; this.draw(); };
     const order = this.host.querySelector("[data-do=order]");
     this.host.querySelector("[data-only=orders]").hidden = !this.model.arrange;
     if (this.model.arrange) order.value = this.model.arranged;
