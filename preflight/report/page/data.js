@@ -25,10 +25,10 @@ async function unpackPairs() {
     start[rank + 1] = at;
   }
   const rate = new Float64Array(count), ratio = new Float32Array(count);
+  const rates = Float64Array.from({ length: FAILED + 1 }, (_, at) => at === FAILED ? NaN : Math.exp(low + step * at)), references = run.routes.map(one => one[1] || NaN);
   for (let i = 0; i < count; i++) {
-    rate[i] = code[i] === FAILED ? NaN : Math.exp(low + step * code[i]);
-    const reference = run.routes[route[i]][1];
-    ratio[i] = reference ? rate[i] / reference : NaN; // NaN of a pair that gave a rate: nobody can say
+    rate[i] = rates[code[i]];
+    ratio[i] = rate[i] / references[route[i]]; // NaN of a pair that gave a rate: nobody can say
   }
   return { count, a, b, rate, ratio, route, start, failed: i => code[i] === FAILED, slowest: Math.exp(low), fastest: Math.exp(low + step * (FAILED - 1)) };
 }
@@ -50,9 +50,9 @@ const sends = new Map((run.sends || []).map(([from, to, rate]) => [from * world 
 function isWorse(pairs, i, j) {
   if (j < 0) return true;
   if (pairs.failed(i) || pairs.failed(j)) return pairs.failed(i) && !pairs.failed(j);
-  const known = [!Number.isNaN(pairs.ratio[i]), !Number.isNaN(pairs.ratio[j])];
-  if (known[0] && known[1]) return pairs.ratio[i] < pairs.ratio[j];
-  return known[0] === known[1] ? pairs.rate[i] < pairs.rate[j] : known[0];
+  const one = pairs.ratio[i], other = pairs.ratio[j];
+  if (one === one && other === other) return one < other; // NaN is not itself
+  return one !== one && other !== other ? pairs.rate[i] < pairs.rate[j] : one === one;
 }
 
 // Node x node: the number of the worst pair between them, -1: none was measured; and how many were.
