@@ -43,8 +43,6 @@ GATES = {
     "click": ("preflight/cli/",),
     "rich": ("preflight/cli/", "preflight/report/"),
     "jinja2": ("preflight/report/page",),
-    "bokeh": ("preflight/report/page",),
-    "plotly": ("preflight/report/page",),
 }
 UNGATED = {"msgspec", "numpy"}  # the other third-party modules; a new one needs a place in GATES or here
 LATE = {
@@ -53,8 +51,6 @@ LATE = {
     "rich",
     "pynvml",
     "jinja2",
-    "bokeh",
-    "plotly",
 }  # only inside functions, except torch in probe/ (which itself is imported late)
 NEVER = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
 # what a check may not reach: clock, processes, files, the machine, chance
