@@ -7,6 +7,7 @@ Labels beside a metric's own (MORE_LABELS): `node` on everything that tells of o
 several commands in one folder never hold the same series, and `simulated="true"` on what a modelled cluster gave; series of real ones lack that label. No label carries a job or run id.
 
 "Reference" of a pair: what healthy pairs over the same class of routes gave in the same run. A node's ratio is the one with the partner node that it does best with: a fast pair clears both its nodes.
+Figures of a node, or of two leaves, are those of the newest run that measured them, and of that run alone; a metric beside them says when it ended.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -163,6 +164,12 @@ CATALOGUE = (
         ("node", "route"),
     ),
     Metric(
+        "node_measured_timestamp_seconds",
+        "gauge",
+        "When the newest run that measured pairs of the node ended, Unix time: the one that its bandwidths and ratio are of.",
+        ("node", "route"),
+    ),
+    Metric(
         "leaf_pair_bus_bandwidth_minimum_bytes_per_second", "gauge", f"{_LEAVES}: slowest pair.", ("leaf", "other_leaf")
     ),
     Metric(
@@ -171,7 +178,13 @@ CATALOGUE = (
     Metric(
         "leaf_pair_bandwidth_ratio",
         "gauge",
-        "Median over the pairs of two leaves of bandwidth / reference; 1 is as expected.",
+        "Median over the pairs of two leaves of bandwidth / reference, of nodes that are fast with some other partner; 1 is as expected.",
+        ("leaf", "other_leaf"),
+    ),
+    Metric(
+        "leaf_pair_measured_timestamp_seconds",
+        "gauge",
+        "When the newest run that measured pairs between the two leaves ended, Unix time: the one that their bandwidths and ratio are of.",
         ("leaf", "other_leaf"),
     ),
     Metric(
@@ -286,8 +299,10 @@ def histogram(name: str, ratios: Mapping[tuple[str, ...], Sequence[float]], more
 
 def cumulated(ratios: Sequence[float]) -> list[tuple[str, int]]:
     """Upper bound of each bucket -> how many are at or below it; the last is +Inf."""
-    bounds = [*RATIO_BUCKETS, float("inf")]
-    return [("+Inf" if b == float("inf") else repr(b), sum(ratio <= b for ratio in ratios)) for b in bounds]
+    from bisect import bisect_right
+
+    ordered, bounds = sorted(ratios), [*RATIO_BUCKETS, float("inf")]
+    return [("+Inf" if b == float("inf") else repr(b), bisect_right(ordered, b)) for b in bounds]
 
 
 def with_success_of(before: str, text: str) -> str:
@@ -329,10 +344,16 @@ def _head(metric: Metric) -> tuple[str, str]:
 def _lines(metric: Metric, series: Samples, more: Mapping[str, str]) -> Iterator[str]:
     found = {values: float(figure) for values, figure in series}
     known = {values: figure for values, figure in found.items() if figure == figure}  # noqa: PLR0124 - no NaN
-    if known:
-        yield from _head(metric)
+    if not known:
+        return
+    yield from _head(metric)
+    names = [*metric.labels, *(name for name in more if name not in metric.labels)]
+    places = sorted(range(len(names)), key=lambda place: names[place] in _COMMON)
+    start, added = f"{PREFIX}{metric.name}", tuple(more[name] for name in names[len(metric.labels) :])
     for values, figure in known.items():
-        yield f"{PREFIX}{metric.name}{_braces(dict(zip(metric.labels, values, strict=True)), more)} {figure!r}\n"
+        told = (*values, *added)
+        braces = ",".join([f'{names[place]}="{_escaped(told[place])}"' for place in places])
+        yield f"{start}{{{braces}}} {figure!r}\n" if braces else f"{start} {figure!r}\n"
 
 
 def _braces(labels: Mapping[str, str], more: Mapping[str, str] = {}) -> str:

@@ -26,7 +26,7 @@ from preflight.fleet.notify import Notifier
 from preflight.fleet.server import Server
 from preflight.metrics import Samples, exposition, histogram, within_bounds
 from preflight.report.gauges import by_weight
-from preflight.report.pair_facts import Gauge
+from preflight.report.pair_table import Gauge
 
 LOOK_S = 5.0  # between two looks at the history
 STUCK_S = 60.0  # a reading that takes longer has failed

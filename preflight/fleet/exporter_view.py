@@ -1,27 +1,19 @@
-"""What `preflight exporter` shows of a history: the newest figures of each pair, held against healthy pairs of the same run, and the newest runs, sweeps and verdicts. Reads only.
-
-A history has no localiser's references, so a reference is taken from each run by itself: what the better quarter of its GPUs reached at best over the same class of routes. There is none where fewer than three nodes (two inside
-nodes) took part, or where the middle GPU is so far below that the better quarter says nothing of what is healthy.
-"""
+"""What `preflight exporter` shows of a history: what the newest run of each node and of each two leaves gave (exporter_pairs.py), and the newest runs, sweeps and verdicts. Reads only."""
 
 import sqlite3
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from preflight.fleet.exporter_pairs import groups_of, pairs_of
 from preflight.fleet.history_file import reading
 from preflight.metrics import ANSWERS, Samples
 from preflight.model.baseline import PAIR
 from preflight.report.gauges import MAX_LEAVES, MAX_SUBJECT
-from preflight.report.pair_facts import MAX_WORST, OP, PairFact, pair_families, ratios_by_route
+from preflight.report.pair_table import MAX_WORST, pair_families, ratios_by_route
 from preflight.report.text import clean
-from preflight.statistics import spread_of
 
-MAX_FIGURES = 400_000  # the newest ones that are read
 MAX_RUNS = 5000
-MIN_NODES = {"inside": 2, "between": 3}
-CLEAR = 0.9  # the middle GPU's best / that of the better quarter: below, the run has no reference
 MAX_COMMANDS = 16
 LISTED = ("FAIL", "UNKNOWN", "WARN")
 COUNTED = ("FAIL", "UNKNOWN", "PASS")
@@ -32,15 +24,11 @@ _LAST_OF_COMMAND = """SELECT command, answer, backend, duration_s, max(started_a
     WHERE NOT simulated GROUP BY command ORDER BY command LIMIT ?"""  # SQLite takes the other columns from the row of the maximum
 _SUCCESSES = "SELECT command, max(started_at_s + duration_s) FROM runs WHERE NOT simulated AND answer = 'go' GROUP BY command LIMIT ?"
 _LAST_SWEEP = "SELECT max(started_at_s + duration_s) FROM runs WHERE NOT simulated AND sweep IS NOT NULL"
-_FIGURES = """SELECT run, axis, collective, size_bytes, members, busbw FROM figures JOIN runs ON number = run
-    WHERE NOT simulated AND started_at_s BETWEEN ? AND ? ORDER BY started_at_s DESC, number DESC LIMIT ?"""
 _VERDICTS = """SELECT verdict, count(*) FROM (SELECT verdict, max(at_s) AS at FROM verdicts JOIN runs ON number = run
     WHERE NOT simulated AND at_s >= ? GROUP BY node) GROUP BY verdict"""
 _FINDINGS = "SELECT check_name, subject, node, verdict FROM findings WHERE run = ? LIMIT 1000"
 _COUNTS = """SELECT command, sum(busbw IS NOT NULL), sum(busbw IS NULL) FROM figures JOIN runs ON number = run
     WHERE number > ? AND number <= ? AND NOT simulated AND axis = ? GROUP BY command"""
-
-Place = tuple[str, int]
 
 
 class Run(NamedTuple):
@@ -70,16 +58,17 @@ def view_of(history: Path, leaves: Mapping[str, str], *, now_s: float, age_s: fl
             return None
         window = (now_s - age_s, now_s + age_s)  # clocks of other nodes may be ahead
         runs = [Run(*row) for row in db.execute(_RUNS, (*window, MAX_RUNS))]
-        facts, groups = _figures(db, window, leaves)
+        ended = [(run.number, run.started_at_s + run.duration_s) for run in runs]
+        pairs = pairs_of(db, ended, leaves)
         (last,) = db.execute("SELECT coalesce(max(number), 0) FROM runs").fetchone()
         families = [
             *_of_commands(db),
             *_of_sweeps(db, now_s - age_s),
             ("worst_finding", _worst(db, runs)),
-            *groups,
-            *((gauge.name, _cleaned(gauge.series)) for gauge in pair_families(facts, max_leaves=MAX_LEAVES)),
+            *groups_of(db, ended),
+            *((gauge.name, _cleaned(gauge.series)) for gauge in pair_families(pairs, max_leaves=MAX_LEAVES)),
         ]
-        return View(families, ratios_by_route(facts), last)
+        return View(families, ratios_by_route(pairs), last)
 
 
 def newest_number(history: Path) -> int:
@@ -136,78 +125,3 @@ def _worst(db: sqlite3.Connection, runs: Sequence[Run]) -> Samples:
         if verdict in LISTED
     ]
     return [(values, 1.0) for _, values in sorted(found)[:MAX_WORST]]
-
-
-def _figures(
-    db: sqlite3.Connection, window: tuple[float, float], leaves: Mapping[str, str]
-) -> tuple[list[PairFact], list[tuple[str, Samples]]]:
-    """The newest fact of each pair, and what the newest run of each axis says of its groups."""
-    facts: dict[tuple[Place, ...], PairFact] = {}
-    pairs: list[tuple[tuple[Place, ...], int, float]] = []
-    groups: dict[tuple[str, str, str], tuple[int, list[float]]] = {}
-    current: int | None = None
-    for run, axis, collective, size, members, busbw in db.execute(_FIGURES, (*window, MAX_FIGURES)):
-        if run != current:
-            _keep_newest(facts, pairs, leaves)
-            current, pairs = run, []
-        if busbw is None:
-            continue
-        if axis != PAIR:
-            of_run, rates = groups.setdefault((clean(axis), clean(collective), str(size)), (run, []))
-            if of_run == run:
-                rates.append(busbw)
-        elif collective == OP and (places := _places(members)) is not None:
-            pairs.append((places, size, busbw))
-    _keep_newest(facts, pairs, leaves)
-    spreads = [((*key, "alone"), spread) for key, (_, rates) in sorted(groups.items()) if (spread := spread_of(rates))]
-    name = "group_bus_bandwidth"
-    lows = (f"{name}_minimum_bytes_per_second", [(key, spread.minimum) for key, spread in spreads])
-    return list(facts.values()), [lows, (f"{name}_median_bytes_per_second", [(k, s.median) for k, s in spreads])]
-
-
-def _places(members: str) -> tuple[Place, Place] | None:
-    """The two places of a pair's spelling, "n1/0 n2/3"; None: it is none."""
-    found = [member.rpartition("/") for member in members.split(" ")]
-    places = sorted((node, int(slot)) for node, _, slot in found if node and slot.isascii() and slot.isdigit())
-    return (places[0], places[1]) if len(found) == len(places) == 2 else None
-
-
-def _keep_newest(
-    facts: dict[tuple[Place, ...], PairFact],
-    pairs: Sequence[tuple[tuple[Place, ...], int, float]],
-    leaves: Mapping[str, str],
-) -> None:
-    """The pairs of one run, those left out of which a newer run told."""
-    bests: dict[tuple[str, int], dict[Place, float]] = defaultdict(dict)
-    for places, size, rate in pairs:
-        best = bests[_class(places, leaves), size]
-        for place in places:
-            best[place] = max(rate, best.get(place, 0.0))
-    references = {key: _reference(key[0], best) for key, best in bests.items()}
-    for places, size, rate in pairs:
-        if places not in facts:
-            (node, slot), (other, other_slot) = places
-            reference = references[_class(places, leaves), size]
-            ratio = rate / reference if reference else None
-            facts[places] = PairFact(node, slot, other, other_slot, rate, ratio, leaves.get(node), leaves.get(other))
-
-
-def _class(places: tuple[Place, ...], leaves: Mapping[str, str]) -> str:
-    (node, slot), (other, other_slot) = places
-    if node == other:
-        return "inside"
-    if slot != other_slot:
-        return "unlike slots"
-    known = (leaves.get(node), leaves.get(other))
-    return "leaves not known" if None in known else "same leaf" if known[0] == known[1] else "other leaf"
-
-
-def _reference(route: str, bests: Mapping[Place, float]) -> float | None:
-    """What the better quarter of these GPUs reached, bytes per second."""
-    nodes = Counter(node for node, _ in bests)
-    if len(nodes) < MIN_NODES["inside" if route == "inside" else "between"]:
-        return None
-    ordered = sorted(bests.values())
-    quarter = ordered[(3 * len(ordered)) // 4 if len(ordered) >= 4 else -1]
-    middle = ordered[(len(ordered) - 1) // 2]
-    return quarter if quarter > 0 and middle / quarter >= CLEAR else None

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 from preflight.metrics import ANSWERS
 from preflight.model import Collective, Finding, Report, Verdict
-from preflight.report.pair_facts import MAX_WORST, Gauge, PairFact, low_and_middle, pair_families
-from preflight.report.rates import MODES, alone_rates, by_axis, group_rates, node_of
+from preflight.report.pair_table import MAX_WORST, Gauge, grouped
+from preflight.report.rates import MODES, by_axis, group_rates
+from preflight.report.run_pairs import durations_of
 from preflight.statistics import spread_of
 
 MAX_LEAVES = 64  # beyond, pairs of leaves would be more than 2,080 series
@@ -16,7 +17,9 @@ KINDS = ("gpu", "nic", "slot", "rail", "node", "link", "leaf", "uplink", "path",
 # the families that may be large, the most telling first: where a file can't hold all, the last ones are left out
 LARGE = (
     *("worst_finding", "slowest_pair_bandwidth_ratio", "slowest_pair_bus_bandwidth_bytes_per_second", "findings"),
-    *("node_bandwidth_ratio", "leaf_pair_bandwidth_ratio", "pair_bus_bandwidth_minimum_bytes_per_second"),
+    *("node_bandwidth_ratio", "node_measured_timestamp_seconds"),
+    *("leaf_pair_bandwidth_ratio", "leaf_pair_measured_timestamp_seconds"),
+    "pair_bus_bandwidth_minimum_bytes_per_second",
     "leaf_pair_bus_bandwidth_minimum_bytes_per_second",
     *("pair_bus_bandwidth_median_bytes_per_second", "leaf_pair_bus_bandwidth_median_bytes_per_second"),
     *("gpu_matmul_minimum_operations_per_second", "gpu_host_to_device_minimum_bytes_per_second"),
@@ -80,15 +83,15 @@ def node_of_finding(finding: Finding, nodes: frozenset[str]) -> str | None:
     return None
 
 
-def coverage_gauges(report: Report, facts: list[PairFact]) -> Iterator[Gauge]:
-    """What the run meant to measure and measured; parts that are not known or not there are left out."""
+def coverage_gauges(report: Report, pairs: int) -> Iterator[Gauge]:
+    """What the run meant to measure and measured; parts that are not known or not there are left out. `pairs`: that gave a figure."""
     seen, command = report.coverage, report.command
     if not seen.pairs_planned and not seen.groups_planned:
         return
     for name, figure in (
         ("pairs_planned", seen.pairs_planned),
         ("pairs_measured", seen.pairs_measured),
-        ("pairs_withheld", max(0, len(facts) - MAX_WORST)),
+        ("pairs_withheld", max(0, pairs - MAX_WORST)),
         ("groups_planned", seen.groups_planned),
         ("groups_measured", seen.groups_measured),
     ):
@@ -121,28 +124,38 @@ def group_gauges(report: Report) -> Iterator[Gauge]:
     yield Gauge("group_contention_minimum_ratio", contentions)
 
 
-def pair_gauges(facts: list[PairFact]) -> Iterator[Gauge]:
-    """Minimum and median for each node and route, and for each two leaves; ratios; the slowest pairs."""
-    return pair_families(facts, max_leaves=MAX_LEAVES)
-
-
 def alone_gauges(report: Report) -> Iterator[Gauge]:
-    """What the GPUs of each node do by themselves: the slowest and the middle one."""
+    """What the GPUs of each node do by themselves, median over the repeats: the slowest and the middle one."""
     names: dict[Collective, tuple[str, str]] = {
         "matmul": ("gpu_matmul", "operations_per_second"),
         "host_to_device": ("gpu_host_to_device", "bytes_per_second"),
         "device_to_host": ("gpu_device_to_host", "bytes_per_second"),
     }
-    for op, by_rank in alone_rates(report.evidence.measurements or ()).items():
-        if op not in names:
-            continue
-        by_node: dict[tuple[str, ...], list[float]] = {}
-        for rank, rate in by_rank.items():
-            node = node_of(report.evidence.plan, rank)
-            if node is not None:
-                by_node.setdefault((node,), []).append(rate)
-        name, unit = names[op]
-        yield from low_and_middle(name, sorted(by_node.items()), unit)
+    plan = report.evidence.plan
+    tried = [
+        m
+        for m in report.evidence.measurements or ()
+        if (probe := m.probe).collective in names and len(probe.ranks) == 1 and m.samples and not m.failure
+    ]
+    if plan is None or not tried:
+        return
+    import numpy as np
+
+    nodes, durations, ops = plan.placement.nodes, durations_of(tried), list(names)
+    rows = [
+        (p.ranks[0], ops.index(p.collective), p.flops if p.collective == "matmul" else p.size_bytes)
+        for p in (m.probe for m in tried)
+    ]
+    ranks, op, work = np.array(rows, np.int64).T
+    placed = (ranks >= 0) & (ranks < len(plan.placement.node_ranks)) & (work > 0) & ~np.isnan(durations)
+    node_ranks = np.array(plan.placement.node_ranks, np.int64)
+    for number, (name, unit) in enumerate(names.values()):
+        chosen = placed & (op == number)
+        by_rank, _, rates = grouped(ranks[chosen], work[chosen] / durations[chosen])
+        keys, lows, middles = grouped(node_ranks[by_rank], rates)
+        told = [(nodes[key],) for key in keys.tolist()]
+        yield Gauge(f"{name}_minimum_{unit}", sorted(zip(told, lows.tolist(), strict=True)))
+        yield Gauge(f"{name}_median_{unit}", sorted(zip(told, middles.tolist(), strict=True)))
 
 
 def fabric_gauges(report: Report) -> Iterator[Gauge]:

@@ -1,25 +1,12 @@
-"""The measured pairs of a run with their places, leaves, and how they compare with what healthy pairs of the same route gave; and the bounded series that are made of such pairs, of one run or of a history (pure)."""
+"""The measured pairs of a run, one by one, with their places, leaves, and how they compare with what healthy pairs of the same route gave (pure). In columns: run_pairs.py."""
 
-from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from preflight.metrics import Samples
 from preflight.model import Evidence, Plan
 from preflight.model.localisation import Ends, Localisation
-from preflight.model.measurement import median
 from preflight.report.rates import leaf_of, pair_rates
-from preflight.statistics import spread_of
 
-MAX_WORST = 50  # pairs, and findings, that have a series of their own
-MIN_PARTNERS = 2  # nodes: with a single partner nobody can say which of the two is slow
 OP = "send_recv"
-
-
-class Gauge(NamedTuple):
-    """One family: its name in the catalogue, and for each series the values of its own labels, in their order, and the figure."""
-
-    name: str
-    series: Samples
 
 
 class PairFact(NamedTuple):
@@ -45,7 +32,7 @@ def facts_of(evidence: Evidence) -> list[PairFact]:
     plan = evidence.plan
     if plan is None:
         return []
-    placement, references, found = plan.placement, _references(evidence.localisation), []
+    placement, references, found = plan.placement, references_of(evidence.localisation), []
     leaf_by_node = {node: leaf_of(evidence, rank) for rank, node in _first_ranks(plan).items()}
     ends = [
         (node, slot, leaf_by_node[node])
@@ -72,7 +59,7 @@ def _first_ranks(plan: Plan) -> dict[int, str]:
     }
 
 
-def _references(found: Localisation | None) -> dict[str, float]:
+def references_of(found: Localisation | None) -> dict[str, float]:
     """Class of routes -> what its healthy pairs gave. None where the run was too noisy to judge, and where GPUs of one class are joined in several ways, each with its own reference."""
     if found is None or found.unjudged or found.ends.whole_nodes:
         return {}
@@ -100,62 +87,3 @@ def _route(ends: Ends, pair: tuple[int, int]) -> str:
     if None in leaves:
         return "leaves not known, like slots"
     return "same leaf, like slots" if leaves[0] == leaves[1] else "other leaf, like slots"
-
-
-def pair_families(facts: Sequence[PairFact], *, max_leaves: int) -> Iterator[Gauge]:
-    """Minimum and median for each node and route, for each two leaves; ratios; the slowest pairs."""
-    by_node: dict[tuple[str, ...], list[float]] = {}
-    by_leaves: dict[tuple[str, ...], list[PairFact]] = {}
-    for fact in facts:
-        for node in dict.fromkeys((fact.node, fact.other_node)):
-            by_node.setdefault((node, fact.route), []).append(fact.rate)
-        if fact.leaf is not None and fact.other_leaf is not None and fact.route == "between":
-            low, high = sorted((fact.leaf, fact.other_leaf))
-            by_leaves.setdefault((low, high), []).append(fact)
-    yield from low_and_middle("pair_bus_bandwidth", sorted(by_node.items()))
-    yield Gauge("node_bandwidth_ratio", node_ratios(facts))
-    if len({leaf for leaves in by_leaves for leaf in leaves}) <= max_leaves:
-        between = sorted(by_leaves.items())
-        yield from low_and_middle("leaf_pair_bus_bandwidth", ((key, [f.rate for f in of]) for key, of in between))
-        ratios = [(key, [f.ratio for f in of if f.ratio is not None]) for key, of in between]
-        yield Gauge("leaf_pair_bandwidth_ratio", [(key, median(known)) for key, known in ratios if known])
-    slowest = sorted(facts, key=lambda f: (f.ratio is None, f.ratio if f.ratio is not None else f.rate))[:MAX_WORST]
-    keys = [(f.node, str(f.slot), f.other_node, str(f.other_slot)) for f in slowest]
-    yield Gauge(
-        "slowest_pair_bus_bandwidth_bytes_per_second", [(k, f.rate) for k, f in zip(keys, slowest, strict=True)]
-    )
-    told = [(k, f.ratio) for k, f in zip(keys, slowest, strict=True) if f.ratio is not None]
-    yield Gauge("slowest_pair_bandwidth_ratio", told)
-
-
-def node_ratios(facts: Iterable[PairFact]) -> list[tuple[tuple[str, ...], float]]:
-    """(node, route) -> ratio. Inside: the median over its pairs. Between: the median with the partner node that it does best with, since a fast pair clears both; only of nodes with MIN_PARTNERS or more."""
-    partners: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for fact in facts:
-        if fact.ratio is None:
-            continue
-        for node, other in dict.fromkeys(((fact.node, fact.other_node), (fact.other_node, fact.node))):
-            partners.setdefault((node, fact.route), {}).setdefault(other, []).append(fact.ratio)
-    return [
-        (key, max(map(median, by_partner.values())))
-        for key, by_partner in sorted(partners.items())
-        if key[1] == "inside" or len(by_partner) >= MIN_PARTNERS
-    ]
-
-
-def ratios_by_route(facts: Iterable[PairFact]) -> dict[tuple[str, ...], list[float]]:
-    """(route,) -> ratios, for the histogram."""
-    found: dict[tuple[str, ...], list[float]] = {}
-    for fact in facts:
-        if fact.ratio is not None:
-            found.setdefault((fact.route,), []).append(fact.ratio)
-    return dict(sorted(found.items()))
-
-
-def low_and_middle(
-    name: str, rates: Iterable[tuple[tuple[str, ...], Sequence[float]]], unit: str = "bytes_per_second"
-) -> Iterator[Gauge]:
-    """The smallest and the middle figure of each."""
-    known = [(key, spread) for key, values in rates if (spread := spread_of(values))]
-    yield Gauge(f"{name}_minimum_{unit}", [(key, spread.minimum) for key, spread in known])
-    yield Gauge(f"{name}_median_{unit}", [(key, spread.median) for key, spread in known])

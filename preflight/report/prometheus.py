@@ -1,24 +1,21 @@
-"""A run as Prometheus metrics, for node_exporter's textfile collector or a scrape. The only importer of prometheus_client.
+"""A run as Prometheus metrics, for node_exporter's textfile collector or a scrape.
 
-A private registry keeps Python's own process metrics out. Names, helps, types and labels are those of the catalogue, preflight/metrics.py, which also says what bounds a file. No label carries a run or job
+Names, helps, types and labels are those of the catalogue, preflight/metrics.py, which also says what bounds a file. No label carries a run or job
 id. What is unknown is absent. Series of a simulated run carry `simulated="true"`; others lack that label.
 """
 
 import contextlib
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
-
 from preflight.formats import write_atomically
-from preflight.metrics import BY_NAME, MAX_BYTES, PREFIX, cumulated, with_success_of, within_bounds
+from preflight.metrics import MAX_BYTES, Samples, exposition, histogram, with_success_of, within_bounds
 from preflight.model import Report
 from preflight.report.gauges import (
     LARGE,
+    MAX_LEAVES,
     alone_gauges,
     by_weight,
     coverage_gauges,
@@ -26,31 +23,43 @@ from preflight.report.gauges import (
     finding_gauges,
     gpu_gauges,
     group_gauges,
-    pair_gauges,
     run_gauges,
 )
-from preflight.report.pair_facts import Gauge, PairFact, facts_of, ratios_by_route
+from preflight.report.pair_table import Gauge, PairTable, pair_families, ratios_by_route
+from preflight.report.run_pairs import table_of_run
 from preflight.report.text import clean
 
 HISTOGRAM = "pair_bandwidth_ratio"
 VERDICTS_BY_NAME = ("findings", "worst_finding")
+TIMES = (
+    "node_measured_timestamp_seconds",
+    "leaf_pair_measured_timestamp_seconds",
+)  # here all run_completion_timestamp_seconds: the first to go
 OF_HISTOGRAM = 40  # series at most
 
 
 def metrics_text(report: Report) -> str:
     """The report in Prometheus' text format. The caller writes it by rename, to a name that ends in .prom."""
-    return _text(_ReportCollector(report))
+    return _text(report)
 
 
 def verdict_text(report: Report) -> str:
     """As `metrics_text`, without the figures of single nodes, leaves, pairs and GPUs: for a Pushgateway."""
-    return _text(_ReportCollector(report, whole=False))
+    return _text(report, whole=False)
 
 
-def _text(collector: Collector) -> str:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(collector)
-    return generate_latest(registry).decode()
+def _text(report: Report, *, whole: bool = True) -> str:
+    """All families that have something to say. `whole` False: only what is of the cluster as a whole. Texts from elsewhere are cleaned: they become label values."""
+    pairs = table_of_run(report.evidence, report.started_at_s + report.duration_s)
+    gauges = sorted(by_weight([*_gauges(report, pairs)]), key=lambda gauge: gauge.name in TIMES)
+    if not whole:
+        gauges = [gauge for gauge in gauges if gauge.name not in LARGE or gauge.name in VERDICTS_BY_NAME]
+    kept, left_out = within_bounds(gauges, spent=OF_HISTOGRAM)
+    kept.append(("families_withheld", [((), float(left_out))]))
+    more = _more(report)
+    return exposition([(name, _cleaned(series)) for name, series in kept], more) + histogram(
+        HISTOGRAM, ratios_by_route(pairs), more
+    )
 
 
 def write_metrics_file(report: Report, path: Path) -> None:
@@ -70,50 +79,20 @@ def write_metrics_file(report: Report, path: Path) -> None:
             os.close(folder)
 
 
-def _gauges(report: Report, facts: list[PairFact]) -> Iterator[Gauge]:
+def _gauges(report: Report, pairs: PairTable | None) -> Iterator[Gauge]:
     yield from run_gauges(report)
     yield from finding_gauges(report)
-    yield from coverage_gauges(report, facts)
+    yield from coverage_gauges(report, len(pairs) if pairs else 0)
     yield from group_gauges(report)
-    yield from pair_gauges(facts)
+    yield from pair_families(pairs, max_leaves=MAX_LEAVES)
     yield from alone_gauges(report)
     yield from fabric_gauges(report)
     yield from gpu_gauges(report)
 
 
-class _ReportCollector(Collector):
-    """Fresh families for one report. `whole` False: only what is of the cluster as a whole."""
-
-    def __init__(self, report: Report, *, whole: bool = True) -> None:
-        self._report, self._whole = report, whole
-
-    def collect(self) -> Iterable[Metric]:
-        """All families that have something to say. Texts from elsewhere are cleaned: they become label values."""
-        more = _more(self._report)
-        facts = facts_of(self._report.evidence)
-        gauges = by_weight([*_gauges(self._report, facts)])
-        if not self._whole:
-            gauges = [gauge for gauge in gauges if gauge.name not in LARGE or gauge.name in VERDICTS_BY_NAME]
-        kept, left_out = within_bounds(gauges, spent=OF_HISTOGRAM)
-        for name, series in (*kept, ("families_withheld", [((), left_out)])):
-            metric = BY_NAME[name]
-            added = {label: value for label, value in more.items() if label not in metric.labels}
-            family = GaugeMetricFamily(f"{PREFIX}{name}", metric.text, labels=[*metric.labels, *added])
-            for values, figure in dict(_cleaned(series)).items():
-                family.add_metric([*values, *added.values()], figure)
-            if family.samples:
-                yield family
-        metric = BY_NAME[HISTOGRAM]
-        histogram = HistogramMetricFamily(f"{PREFIX}{HISTOGRAM}", metric.text, labels=[*metric.labels, *more])
-        for values, ratios in ratios_by_route(facts).items():
-            histogram.add_metric([*values, *more.values()], cumulated(ratios), sum(ratios))
-        if histogram.samples:
-            yield histogram
-
-
-def _cleaned(series: Iterable[tuple[tuple[str, ...], float]]) -> Iterator[tuple[tuple[str, ...], float]]:
+def _cleaned(series: Samples) -> Samples:
     """Names that differ only in what is not printed become one: no series may stand there twice."""
-    return ((tuple(map(clean, values)), figure) for values, figure in series)
+    return [(tuple(map(clean, values)), figure) for values, figure in series]
 
 
 def _more(report: Report) -> Mapping[str, str]:

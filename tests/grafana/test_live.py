@@ -23,7 +23,6 @@ pytestmark = [
     pytest.mark.soak,  # half a minute: the lint and the parser are in the default suite
     pytest.mark.debian("prometheus", "prometheus"),
     pytest.mark.debian("prometheus-node-exporter"),
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # the fleet's servers end with their loop
 ]
 RULES = Path(__file__).parents[2] / "deploy/prometheus/rules"
 BOARDS = {path.stem: json.loads(path.read_text()) for path in sorted(OUT.glob("*.json"))}

@@ -7,7 +7,7 @@
         fleet.degrade()      # node n17 loses 40 % on all its ways out: FAIL there, ratio 0.6
         fleet.heal()
 
-Every series of the coordinator carries simulated="true", since a modelled cluster gave it; agents' and exporter's don't. The run is repeated every `every_s`: its times move on, its figures stay.
+Every series of the coordinator carries simulated="true", since a modelled cluster gave it; agents' and exporter's don't. The run is repeated every `every_s`: its times move on; its figures, and when nodes and leaves were measured, change with `degrade` and `heal`.
 """
 
 import asyncio
@@ -100,6 +100,7 @@ class Fleet:
         self.folder, self.every_s, self.nodes = folder, every_s, nodes
         self._reports: dict[tuple[str, ...], tuple[Report, str]] = {}
         self.faults: tuple[str, ...] = ()
+        self.measured_s = time.time()  # nodes and leaves: each change is another measurement
         self._first = time.time() // every_s
         first, self._text = self._measured(())
         inventory = first.evidence.inventory
@@ -138,7 +139,7 @@ class Fleet:
 
     def _become(self, faults: tuple[str, ...]) -> None:
         _, text = self._measured(faults)
-        self.faults, self._text = faults, text
+        self.faults, self._text, self.measured_s = faults, text, time.time()
         self._judge()
 
     def _measured(self, faults: tuple[str, ...]) -> tuple[Report, str]:
@@ -159,6 +160,12 @@ class Fleet:
             r"^(preflight_run_(?:completion|success)_timestamp_seconds\{.*\}) \S+$",
             rf"\g<1> {ended_s!r}",
             self._text,
+            flags=re.MULTILINE,
+        )
+        text = re.sub(
+            r"^(preflight_(?:node|leaf_pair)_measured_timestamp_seconds\{.*\}) \S+$",
+            rf"\g<1> {self.measured_s!r}",
+            text,
             flags=re.MULTILINE,
         )
         ratio = ended_s / self.every_s
@@ -214,9 +221,12 @@ def simulated_fleet(folder: Path, nodes: int = 64, every_s: float = 2.0, *, hist
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
 
+    servers: list[asyncio.Server] = []
+
     def listen(page: Callable[[], bytes]) -> str:
-        serving = asyncio.run_coroutine_threadsafe(_listen(page), loop)
-        return serving.result(10)
+        servers.append(asyncio.run_coroutine_threadsafe(_listen(page), loop).result(10))
+        host, port = servers[-1].sockets[0].getsockname()
+        return f"{host}:{port}"
 
     try:
         fleet.targets = [listen(metrics.page) for metrics in fleet.agents.values()]
@@ -225,12 +235,13 @@ def simulated_fleet(folder: Path, nodes: int = 64, every_s: float = 2.0, *, hist
             fleet.exporter = listen(fleet.history().page)
         yield fleet
     finally:
+        asyncio.run_coroutine_threadsafe(_close(servers), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
         loop.close()
 
 
-async def _listen(page: Callable[[], bytes]) -> str:
+async def _listen(page: Callable[[], bytes]) -> asyncio.Server:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             request = await reader.readuntil(b"\r\n\r\n")
@@ -243,7 +254,17 @@ async def _listen(page: Callable[[], bytes]) -> str:
             )
             await writer.drain()
         writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()
-    return f"{host}:{port}"
+    return await asyncio.start_server(answer, "127.0.0.1", 0)
+
+
+async def _close(servers: Sequence[asyncio.Server]) -> None:
+    """Nothing listens any more, and no answer is under way."""
+    for server in servers:
+        server.close()
+    answers = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in answers:
+        task.cancel()
+    await asyncio.gather(*answers, return_exceptions=True)

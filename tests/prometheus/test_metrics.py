@@ -3,6 +3,8 @@
 import subprocess
 import time
 
+import msgspec
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -14,8 +16,10 @@ from preflight.fleet.history import History
 from preflight.metrics import BY_NAME, CATALOGUE, MAX_BYTES, MAX_SERIES, MORE_LABELS, PREFIX
 from preflight.model import Evidence, Finding, Report, Settings, Verdict
 from preflight.model.history import NodeVerdict
-from preflight.report.pair_facts import PairFact, node_ratios, pair_families
+from preflight.report.pair_facts import PairFact, facts_of
+from preflight.report.pair_table import PairTable, pair_families
 from preflight.report.prometheus import metrics_text, verdict_text
+from preflight.report.run_pairs import table_of_run
 from preflight.slurm.scan_metrics import scan_metrics
 from preflight.slurm.textfile import metrics_text as prolog_text
 from tests.builders import make_evidence, make_inventory, make_measurement, make_plan
@@ -179,11 +183,112 @@ def exporter_with(slow: float, number: int = 1) -> str:
         return exporter.page().decode()
 
 
+def table_of(*runs: tuple[float, list[PairFact]]) -> PairTable:
+    """(end, pairs) of each run, the newest first."""
+    facts = [(number, fact) for number, (_, of_run) in enumerate(runs) for fact in of_run]
+    leaves = {node: leaf for _, f in facts for node, leaf in ((f.node, f.leaf), (f.other_node, f.other_leaf))}
+    names = sorted(leaves)
+    number = {name: i for i, name in enumerate(names)}
+    node = np.array([[number[f.node], number[f.other_node]] for _, f in facts]).T
+    slot = np.array([[f.slot, f.other_slot] for _, f in facts]).T
+    rate = np.array([f.rate for _, f in facts])
+    ratio = np.array([np.nan if f.ratio is None else f.ratio for _, f in facts])
+    run = np.array([number for number, _ in facts])
+    return PairTable(names, [leaves[name] for name in names], (node, slot, rate, ratio, run), [end for end, _ in runs])
+
+
+def shown(table: PairTable) -> dict[str, dict[tuple[str, ...], float]]:
+    return {name: dict(series) for name, series in pair_families(table, max_leaves=64)}
+
+
+def mesh(nodes: str, *, slow: str = "", ratio: float = 0.5, leaf=lambda _: None) -> list[PairFact]:
+    """Each with each, two slots; pairs with a slow node reach the ratio."""
+    return [
+        PairFact(a, slot, b, slot, 1e9 * share, share, leaf(a), leaf(b))
+        for slot in range(2)
+        for i, a in enumerate(nodes)
+        for b in nodes[i + 1 :]
+        for share in [ratio if {a, b} & {*slow} else 1.0]
+    ]
+
+
 def test_a_node_with_one_partner_has_no_ratio_since_either_may_be_slow():
     facts = [PairFact("a", i, "b", i, 1.0, 0.5) for i in range(8)]
-    assert node_ratios(facts) == []
+    assert shown(table_of((1.0, facts)))["node_bandwidth_ratio"] == {}
     third = [PairFact("b", i, "c", i, 1.0, 1.0) for i in range(8)]
-    assert node_ratios([*facts, *third]) == [(("b", "between"), 1.0)]
+    assert shown(table_of((1.0, [*facts, *third])))["node_bandwidth_ratio"] == {("b", "between"): 1.0}
+
+
+def test_figures_of_a_node_are_those_of_its_newest_run_and_of_no_other():
+    found = shown(table_of((30.0, mesh("abc", slow="c")), (20.0, mesh("cdef")), (10.0, mesh("abcdef", slow="d"))))
+    assert found["node_bandwidth_ratio"] == {
+        **dict.fromkeys([(node, "between") for node in "abdef"], 1.0),
+        ("c", "between"): 0.5,
+    }
+    assert found["pair_bus_bandwidth_median_bytes_per_second"]["c", "between"] == 0.5e9
+    assert found["pair_bus_bandwidth_minimum_bytes_per_second"]["d", "between"] == 1e9
+    measured = found["node_measured_timestamp_seconds"]
+    assert measured == {(node, "between"): 30.0 if node in "abc" else 20.0 for node in "abcdef"}
+
+
+def test_a_run_that_measured_a_node_inside_alone_says_nothing_new_of_its_ways_to_others():
+    inside = [PairFact("c", 0, "c", 1, 5e9, 1.0)]
+    found = shown(table_of((30.0, inside), (20.0, mesh("abc", slow="c"))))
+    assert found["node_measured_timestamp_seconds"]["c", "between"] == 20
+    assert found["node_measured_timestamp_seconds"]["c", "inside"] == 30
+    assert found["node_bandwidth_ratio"]["c", "between"] == 0.5
+
+
+def test_a_newest_run_that_can_not_tell_leaves_the_ratio_unknown_and_does_not_bring_back_an_older_one():
+    lone = [PairFact("b", 0, "c", 0, 1e9, None)]
+    found = shown(table_of((30.0, lone), (20.0, mesh("abc", slow="c"))))
+    assert ("c", "between") not in found["node_bandwidth_ratio"]
+    assert found["node_measured_timestamp_seconds"]["c", "between"] == 30
+
+
+def test_no_path_between_leaves_is_called_slow_for_the_sake_of_a_slow_node():
+    leaf = {"a": "l1", "b": "l1", "c": "l2", "d": "l2"}.get
+    found = shown(table_of((30.0, mesh("abcd", slow="d", leaf=leaf))))
+    assert found["leaf_pair_bandwidth_ratio"] == {("l1", "l1"): 1.0, ("l1", "l2"): 1.0}
+    path = [fact._replace(ratio=0.6) if fact.leaf != fact.other_leaf else fact for fact in mesh("abcd", leaf=leaf)]
+    found = shown(table_of((40.0, path), (30.0, mesh("abcd", leaf=leaf))))
+    assert found["leaf_pair_bandwidth_ratio"]["l1", "l2"] == 0.6
+    assert found["leaf_pair_measured_timestamp_seconds"]["l1", "l2"] == 40
+    assert set(found["node_bandwidth_ratio"].values()) == {1.0}
+
+
+def test_of_a_pair_that_several_runs_measured_the_newest_figure_stands_among_the_slowest():
+    found = shown(table_of((30.0, mesh("abc")), (20.0, mesh("abcd", slow="d"))))
+    slowest = found["slowest_pair_bandwidth_ratio"]
+    assert {key for key, ratio in slowest.items() if ratio < 1} == {
+        (a, str(slot), "d", str(slot)) for a in "abc" for slot in range(2)
+    }
+    assert slowest["a", "0", "b", "0"] == 1
+
+
+def test_the_columns_of_a_run_say_of_each_pair_what_a_look_at_each_says(tmp_path):
+    report = simulated_report(tmp_path, 8)
+    extra = make_measurement((0, 9), algbw_bytes_per_s=1e9)  # another one of a pair, with windows of its own
+    uneven = msgspec.structs.replace(
+        extra, samples=(extra.samples[0], msgspec.structs.replace(extra.samples[1], durations_s=(0.5,)))
+    )
+    measured = (*(report.evidence.measurements or ()), extra, uneven)
+    evidence = msgspec.structs.replace(report.evidence, measurements=measured)
+    table = table_of_run(evidence, 5.0)
+    told = {
+        (table.nodes[a], slot, table.nodes[b], other): (rate, None if np.isnan(ratio) else ratio)
+        for a, b, slot, other, rate, ratio in zip(
+            *table.node.tolist(), *table.slot.tolist(), table.rate.tolist(), table.ratio.tolist(), strict=True
+        )
+    }
+    facts = {f[:4]: f for f in facts_of(evidence)}
+    assert told.keys() == facts.keys()
+    for key, (rate, ratio) in told.items():
+        assert rate == pytest.approx(facts[key].rate)
+        assert ratio == (None if facts[key].ratio is None else pytest.approx(facts[key].ratio))
+    assert dict(zip(table.nodes, table.leaves, strict=True)) == {f.node: f.leaf for f in facts.values()} | {
+        f.other_node: f.other_leaf for f in facts.values()
+    }
 
 
 def test_a_run_that_was_not_judged_gives_no_ratios():
@@ -196,7 +301,7 @@ def test_a_page_is_bounded_and_says_what_it_left_out():
     facts = [
         PairFact(f"n{i:04}", 0, f"n{j:04}", 0, 1.0, 1.0) for i in range(3000) for j in range(i + 1, min(i + 4, 3000))
     ]
-    gauges = list(pair_families(facts, max_leaves=64))
+    gauges = list(pair_families(table_of((1.0, facts)), max_leaves=64))
     kept, left_out = metrics.within_bounds(gauges)
     assert left_out > 0
     assert sum(len(series) for _, series in kept) <= MAX_SERIES
@@ -233,5 +338,7 @@ def test_the_time_of_the_last_success_stays_while_runs_fail():
     kept = metrics.with_success_of(went, failed)
     assert families(kept)["preflight_run_success_timestamp_seconds"].samples[0].value == 1.0e9 + 10
     assert metrics.with_success_of(kept, failed) == kept
-    forged = went.replace("1e+09", "NaN").replace("1.00000001e+09", "+Inf")
-    assert metrics.with_success_of(forged, failed) == failed
+    for wrong in ("NaN", "+Inf", "-5.0"):
+        forged = went.replace("1000000010.0", wrong)
+        assert forged != went
+        assert metrics.with_success_of(forged, failed) == failed

@@ -161,7 +161,7 @@ def test_the_time_of_the_last_success_stays_in_the_file_while_runs_fail(tmp_path
     write_metrics_file(real_run(1.0e9), tmp_path / "run.prom")
     write_metrics_file(real_run(answer="no-go"), tmp_path / "run.prom")
     assert (
-        'preflight_run_success_timestamp_seconds{command="run"} 1.00000001e+09\n' in (tmp_path / "run.prom").read_text()
+        'preflight_run_success_timestamp_seconds{command="run"} 1000000010.0\n' in (tmp_path / "run.prom").read_text()
     )
 
 

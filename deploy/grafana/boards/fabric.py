@@ -28,6 +28,12 @@ _PAIR = "node, slot, other_node, other_slot"
 _REFERENCE = "Reference: what healthy pairs over the same class of routes gave in the same run; 100 % is as expected."
 _LINKS = {"node": NODE_PAGE % "node", "other_node": NODE_PAGE % "other_node"}
 
+
+def _ago(name: str, by: str) -> str:
+    """Seconds since then."""
+    return f"(time() - max by ({by}) ({fresh(name)}))"
+
+
 _SUMMARY = (
     stat(
         "Parts found slow",
@@ -108,8 +114,13 @@ _WORST = (
     ),
     table(
         "Lowest nodes",
-        f"Share of the reference of the nodes that do worst. {_REFERENCE}",
+        f"Share of the reference of the nodes that do worst, in the newest run that measured them. {_REFERENCE}",
         Query(f"bottomk(50, {_NODES})", "of reference", "percentunit", _RATIO),
+        Query(
+            f"{_ago('node_measured_timestamp_seconds', 'node, route')} and on (node, route) bottomk(50, {_NODES})",
+            "measured ago",
+            "s",
+        ),
         columns=("node", "route"),
         sort="of reference",
         links=_LINKS,
@@ -119,8 +130,13 @@ _WORST = (
     ),
     table(
         "Lowest pairs of leaves",
-        f"Median share of the reference of the pairs of leaves that do worst. {_REFERENCE}",
+        f"Median share of the reference of the pairs of leaves that do worst, in the newest run that measured them. {_REFERENCE}",
         Query(f"bottomk(50, min by (leaf, other_leaf) ({_EITHER_LEAF}))", "of reference", "percentunit", _RATIO),
+        Query(
+            f"{_ago('leaf_pair_measured_timestamp_seconds', 'leaf, other_leaf')} and on (leaf, other_leaf) bottomk(50, min by (leaf, other_leaf) ({_EITHER_LEAF}))",
+            "measured ago",
+            "s",
+        ),
         columns=("leaf", "other_leaf"),
         sort="of reference",
         width=6,
