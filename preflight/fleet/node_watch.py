@@ -7,6 +7,7 @@ import random
 import selectors
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,6 @@ import msgspec
 
 from preflight.errors import PreflightError
 from preflight.fleet.agent_metrics import AgentMetrics, own_environment
-from preflight.fleet.local import own_command
 from preflight.fleet.threads import in_daemon_thread
 from preflight.model import Report, from_json
 
@@ -47,7 +47,8 @@ class NodeWatch:
     ) -> None:
         self.metrics, self.every_s, self.busy, self.judged, self.say = metrics, every_s, busy, judged, say
         more = ("--rules", rules) if rules else ()
-        self.command = command or (*own_command(), "node", "--format", "json", "--timeout", f"{READ_S:g}s", *more)
+        judge = child_command("from preflight.__main__ import main; main()")
+        self.command = command or (*judge, "node", "--format", "json", "--timeout", f"{READ_S:g}s", *more)
         self._told = ""
 
     async def run(self) -> None:
@@ -97,8 +98,18 @@ class NodeWatch:
             ended.set()  # cancelled: the thread ends the child
 
 
+def child_command(program: str) -> list[str]:
+    """A Python that runs this of the same preflight, and that the kernel kills when we end, however that comes about. The words that follow are its sys.argv[1:]."""
+    path = [folder for folder in sys.path if folder]
+    start = (
+        "import sys; parent, n = map(int, sys.argv[1:3]); sys.path[:] = sys.argv[3:3 + n]; del sys.argv[1:3 + n]; "
+        "from preflight.probe.process import die_with_parent; die_with_parent(parent); "
+    )
+    return [sys.executable, "-I", "-c", start + program, str(os.getpid()), str(len(path)), *path]
+
+
 def _answer_of(command: Sequence[str], give_way: Callable[[], bool]) -> bytes:
-    """What a child says, in a process group of its own, which is gone afterwards. Raises as `_ask`."""
+    """What a child says, in a process group of its own, which is gone afterwards. This thread stays until then: the child dies with the thread that started it. Raises as `_ask`."""
     ends_at = time.monotonic() + DEADLINE_S
     with subprocess.Popen(  # noqa: S603 - our own program
         command,

@@ -2,9 +2,11 @@
 
 import asyncio
 import http.client
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -152,6 +154,46 @@ def test_a_judgement_gives_way_to_a_run():
         asyncio.run(watching.judge_once())
     assert not agent.failed
     assert set(agent.judged.checks.values()) == {"PASS"}
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_child_that_judges_does_not_outlive_an_agent_that_is_killed(tmp_path):
+    """And one whose agent died before it could ask to be told leaves by itself."""
+    told = tmp_path / "pid"
+    hang = f"import os, time; open({str(told)!r}, 'w').write(f'{{os.getpid()}}\\n'); time.sleep(600)"
+    agent = (
+        "import asyncio; from preflight.fleet import node_watch as w; from preflight.fleet.agent_metrics import AgentMetrics; "
+        f"asyncio.run(w.NodeWatch(AgentMetrics('n1'), 60.0, busy=lambda: False, command=w.child_command({hang!r})).judge_once())"
+    )
+    with subprocess.Popen([sys.executable, "-c", agent], cwd=Path(__file__).parents[2]) as process:
+        try:
+            ends_at = time.monotonic() + WAIT_S
+            while not told.exists() or not (text := told.read_text()).endswith("\n"):
+                assert time.monotonic() < ends_at
+                time.sleep(0.02)
+            child = int(text)
+            assert alive(child)
+        finally:
+            process.kill()
+    ends_at = time.monotonic() + WAIT_S
+    while alive(child):
+        assert time.monotonic() < ends_at
+        time.sleep(0.02)
+    words = node_watch.child_command("print('it lives')")
+    words[4] = str(process.pid)  # nobody's parent any more
+    orphan = subprocess.run(words, capture_output=True, timeout=WAIT_S, check=False)
+    assert (orphan.returncode, orphan.stdout) == (0, b"")
+
+
+def test_the_judge_of_an_agent_is_such_a_child():
+    start = node_watch.child_command("")[3]
+    assert NodeWatch(AgentMetrics("n1"), 60.0, busy=lambda: False).command[3].startswith(start)
 
 
 @pytest.fixture(scope="module")
