@@ -10,8 +10,13 @@ from preflight.formats import read_bytes, write_atomically
 from preflight.model import SCHEMA, Localisation, Measurement, Noun, Probe, Report, from_json, to_json
 from preflight.model.bandwidth import ALONE
 from preflight.model.possible import impossible_nodes
+from preflight.model.possible_plan import impossible_plan
 
 T = TypeVar("T")
+
+MAX_BYTES, MAX_FLOPS = 2**53, 2**62  # of one operation
+SHORTEST_S, LONGEST_S = 1e-12, 1e9
+SLOWEST, FASTEST = 1e-6, 1e18  # bytes per second that a reference may have
 
 
 class _Header(Noun, frozen=True, kw_only=True):
@@ -29,7 +34,9 @@ def load_report(path: str | Path) -> Report:
     data = read_bytes(path)
     header = _decode(source, data, _Header)
     if header.schema != SCHEMA:
-        found = "is no saved run: it has no schema" if header.schema is None else f"has schema {header.schema!r}"
+        found = (
+            "is no saved run: it has no schema" if header.schema is None else f"has schema {str(header.schema)[:100]!r}"
+        )
         raise ConfigError(
             source,
             f"{found}; expected {SCHEMA!r}",
@@ -41,6 +48,9 @@ def load_report(path: str | Path) -> Report:
         problem = impossible_nodes(inventory.nodes) if inventory else None
         if problem:
             raise ConfigError(source, problem, key=f"evidence.{place}")
+    problem = impossible_plan(report.evidence.plan) if report.evidence.plan else None
+    if problem:
+        raise ConfigError(source, problem, key="evidence.plan")
     for number, measurement in enumerate(report.evidence.measurements or ()):
         problem = _impossible(measurement)
         if problem:
@@ -60,7 +70,7 @@ def _decode(source: str, data: bytes, kind: type[T]) -> T:
     except msgspec.DecodeError as error:
         raise ConfigError(
             source,
-            f"is not a saved run: {error}",
+            f"is not a saved run: {str(error)[:300]}",
             remedy="give the report.json of `preflight run`, whole and unchanged",
         ) from error
     except RecursionError as error:
@@ -73,13 +83,13 @@ def _impossible(measurement: Measurement) -> str | None:
     problem = _impossible_ranks(probe)
     if problem:
         return problem
-    if probe.size_bytes <= 0:
-        return f"size_bytes {probe.size_bytes}: expected a positive number"
-    if probe.flops < 0:
-        return f"flops {probe.flops}: expected no negative number"
+    if not 0 < probe.size_bytes <= MAX_BYTES:
+        return f"size_bytes: expected a positive number, at most {MAX_BYTES}"
+    if not 0 <= probe.flops <= MAX_FLOPS:
+        return f"flops: expected no negative number, at most {MAX_FLOPS}"
     times_s = [time for samples in measurement.samples for time in samples.durations_s]
-    if any(time <= 0 for time in times_s):
-        return "durations_s: expected positive seconds"
+    if any(not SHORTEST_S <= time <= LONGEST_S for time in times_s):
+        return f"durations_s: expected positive seconds, from {SHORTEST_S:g} to {LONGEST_S:g}"
     return None
 
 
@@ -97,6 +107,9 @@ def _impossible_localisation(found: Localisation | None) -> str | None:
     """Why a localisation can't be one: its ends, nodes and leaves point at each other by number."""
     if found is None:
         return None
+    rates = (rate for each in found.references for rate in (each.bytes_per_s, each.expected_bytes_per_s))
+    if not all(rate is None or rate == 0 or SLOWEST <= rate <= FASTEST for rate in rates):
+        return f"references: expected rates from {SLOWEST:g} to {FASTEST:g} bytes per second, or 0"
     ends = found.ends
     number, nodes = len(ends.node), len(ends.nodes)
     if len(ends.slot) != number or not all(0 <= node < nodes for node in ends.node):
