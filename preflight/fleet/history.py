@@ -4,8 +4,9 @@ Bounded by age and by the number of rows. An append is one transaction. A file t
 """
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -17,6 +18,10 @@ from preflight.model.history_rows import Pair
 from preflight.model.node_facts import NodeFacts
 from preflight.report.history_append import DAY_S, Entry, Limits, append, append_if_changed, entry_of
 from preflight.report.history_file import reading, writing
+
+T = TypeVar("T", bound=msgspec.Struct)
+_RunRow = tuple[int, float, str | None, str, int, str | None]
+_FigureRow = tuple[str, str, int, str, float, str | None]
 
 KEEP_S = 180 * 86400.0
 MAX_ROWS = 2_000_000  # 240 bytes each with their indexes (measured)
@@ -39,13 +44,13 @@ _SERIES = """SELECT run_id, started_at_s, collective, size_bytes, busbw, expecte
     WHERE members = ? AND axis = ? AND NOT simulated ORDER BY started_at_s DESC LIMIT ?"""
 _LINES = """SELECT axis, collective, size_bytes, members, started_at_s, busbw FROM figures JOIN runs ON number = run
     WHERE NOT simulated AND started_at_s >= ? AND run IN (SELECT run FROM run_nodes WHERE node = ? ORDER BY rowid DESC LIMIT ?)
-    AND instr(' ' || members, ?) ORDER BY started_at_s, figures.rowid"""
+    AND instr(' ' || members, ?) AND coalesce(busbw, 0) BETWEEN 0 AND 1e18 ORDER BY started_at_s, figures.rowid"""
 _RUNS_TO_COMPARE = """SELECT runs.number, started_at_s, backend, place, num_nodes, facts.content FROM runs LEFT JOIN facts ON facts.number = runs.facts
     WHERE NOT simulated AND EXISTS (SELECT 1 FROM figures WHERE figures.run = runs.number)
     AND runs.number IN (SELECT run FROM run_nodes WHERE node IN (SELECT value FROM json_each(?))) ORDER BY started_at_s DESC LIMIT ?"""
 _FACTS_OF_NODES = "SELECT node, content FROM run_nodes JOIN facts ON number = run_nodes.facts WHERE run = ?"
 _FIGURES_OF_RUN = """SELECT axis, collective, size_bytes, members, busbw, content FROM figures LEFT JOIN facts ON number = transport
-    WHERE run = ? AND busbw > 0"""
+    WHERE run = ? AND busbw > 0 AND busbw < 1e18"""
 
 
 class History:
@@ -106,14 +111,14 @@ class History:
     def _verdicts(self, query: str, values: tuple[object, ...]) -> tuple[NodeVerdict, ...]:
         with reading(self.path) as db:
             rows = db.execute(query, values).fetchall() if db else []
-        found = [(from_json(content, NodeVerdict), drained) for content, drained, *_ in rows]
+            found = [(from_json(content, NodeVerdict), drained) for content, drained, *_ in rows]
         return tuple(msgspec.structs.replace(verdict, drained=bool(drained)) for verdict, drained in found)
 
     def covered(self) -> dict[Pair, float]:
         """Pairs of nodes -> when they were last measured, Unix time."""
         with reading(self.path) as db:
             rows = db.execute("SELECT a, b, at_s FROM covered").fetchall() if db else []
-        return {(a, b): at_s for a, b, at_s in rows}
+            return {(a, b): at_s for a, b, at_s in msgspec.convert(rows, list[tuple[str, str, float]])}
 
     def runs(self, limit: int = 100, *, since_s: float = 0.0) -> tuple[RunLine, ...]:
         """The newest runs, newest first. `since_s`: Unix time."""
@@ -126,23 +131,22 @@ class History:
         with reading(self.path) as db:
             runs = db.execute(_RUNS_OF_NODE, (node, since_s, limit)).fetchall() if db else []
             findings = db.execute(_FINDINGS_OF_NODE, (node, since_s, limit)).fetchall() if db else []
-        names = FindingLine.__struct_fields__
-        lines = tuple(msgspec.convert(dict(zip(names, row, strict=True)), FindingLine) for row in findings)
-        return NodeStory(node=node, runs=_run_lines(runs), verdicts=verdicts, findings=lines)
+            lines = tuple(_checked(row, FindingLine) for row in findings)
+            return NodeStory(node=node, runs=_run_lines(runs), verdicts=verdicts, findings=lines)
 
     def series(self, places: Iterable[Place], axis: str = PAIR, limit: int = 200) -> tuple[Figure, ...]:
         """What the group (or pair) that sits at these places reached, oldest first; simulated runs left out."""
         with reading(self.path) as db:
             rows = db.execute(_SERIES, (members_of(places), axis, limit)).fetchall() if db else []
-        return tuple(Figure(**dict(zip(Figure.__struct_fields__, row, strict=True))) for row in reversed(rows))
+            return tuple(_checked(row, Figure) for row in reversed(rows))
 
     def node_lines(self, node: str, limit: int = 50, *, since_s: float = 0.0) -> tuple[Line, ...]:
         """The figures of all pairs and groups of a node over its newest `limit` runs (of groups too large to be spelled out none); simulated runs left out."""
         with reading(self.path) as db:
             rows = db.execute(_LINES, (since_s, node, limit, f" {node}/")).fetchall() if db else []
+            known = msgspec.convert(rows, list[tuple[str, str, int, str, float, float | None]])
         found: dict[tuple[str, str, int, str], list[tuple[float, float | None]]] = {}
-        for *key, at_s, busbw in rows:
-            axis, collective, size_bytes, members = key
+        for axis, collective, size_bytes, members, at_s, busbw in known:
             found.setdefault((axis, collective, size_bytes, members), []).append((at_s, busbw))
         return tuple(
             Line(
@@ -162,22 +166,27 @@ class History:
         with reading(self.path) as db:
             if db is None:
                 return Baseline()
-            listed = db.execute(_RUNS_TO_COMPARE, (nodes, MAX_BASELINE_RUNS)).fetchall()[::-1]
+            found = db.execute(_RUNS_TO_COMPARE, (nodes, MAX_BASELINE_RUNS)).fetchall()[::-1]
+            listed = msgspec.convert(found, list[_RunRow])
             runs = [_past_run(db, row) for row in listed]
             figures = (
                 PastFigure(position, *figure)
                 for position, (number, *_) in enumerate(listed)
-                for figure in db.execute(_FIGURES_OF_RUN, (number,))
+                for figure in msgspec.convert(db.execute(_FIGURES_OF_RUN, (number,)).fetchall(), list[_FigureRow])
             )
             return collected(now_of(now, plan, backend), runs, figures)
 
 
-def _past_run(db: sqlite3.Connection, row: tuple[int, float, str | None, str, int, str | None]) -> PastRun:
+def _past_run(db: sqlite3.Connection, row: _RunRow) -> PastRun:
     number, at_s, backend, place, num_nodes, software = row
-    nodes = {node: from_json(content, NodeFacts) for node, content in db.execute(_FACTS_OF_NODES, (number,))}
+    nodes = {str(node): from_json(content, NodeFacts) for node, content in db.execute(_FACTS_OF_NODES, (number,))}
     return PastRun(at_s, backend, place, num_nodes, from_json(software or "{}", dict[str, str]), nodes)
 
 
 def _run_lines(rows: Iterable[tuple[object, ...]]) -> tuple[RunLine, ...]:
-    names = RunLine.__struct_fields__
-    return tuple(msgspec.convert(dict(zip(names, row, strict=True)), RunLine, strict=False) for row in rows)
+    return tuple(_checked(row, RunLine, strict=False) for row in rows)
+
+
+def _checked(row: Sequence[object], kind: type[T], *, strict: bool = True) -> T:
+    """The row as the noun that it is to be. Raises msgspec.ValidationError: nothing of ours wrote it."""
+    return msgspec.convert(dict(zip(kind.__struct_fields__, row, strict=True)), kind, strict=strict)

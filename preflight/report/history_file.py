@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from preflight.errors import ConfigError, WorldError
 from preflight.formats import readable
 from preflight.report.history_disk import log_is_safe
@@ -24,7 +26,8 @@ WAIT_S = 10.0  # for a writer who holds the lock; an append takes some milliseco
 COMPANIONS = ("-wal", "-shm", "-journal")
 _LOG_PAGES, _HASTY_LOG_PAGES = 1000, 4000  # of 4 KiB: from so many on, the log is put into the file
 _LOG_BYTES = 16 * 2**20  # what the log is cut to afterwards
-_OPS = 1000  # SQLite's operations between two looks at the clock
+_OPS, _READ_OPS = 1000, 100_000  # SQLite's operations between two looks at the clock
+READ_S = 300.0  # a question to the largest history takes some seconds; a damaged one may be without end
 
 
 @contextlib.contextmanager
@@ -62,8 +65,8 @@ def writing(path: Path, *, within_s: float | None = None) -> Iterator[sqlite3.Co
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[sqlite3.Connection | None]:
-    """A view of what is there, all of one moment; None: there is nothing yet. Raises as `writing`."""
-    with _told(path):
+    """A view of what is there, all of one moment; None: there is nothing yet. Raises as `writing`, and WorldError for a row that nothing of ours wrote: make of the rows what they are to be before you leave it."""
+    with _told(path), _rows_told(path):
         if not path.exists() or path.stat().st_size == 0:
             yield None
             return
@@ -150,6 +153,8 @@ def _open_view(path: Path) -> sqlite3.Connection | None:
 
 
 def _view(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection | None:
+    ends_at = time.monotonic() + READ_S
+    connection.set_progress_handler(lambda: time.monotonic() > ends_at, _READ_OPS)
     version = version_of(connection, path)
     show_as_newest(connection, version)
     return connection if version else None
@@ -205,6 +210,18 @@ def _refuse_foreign(path: Path) -> None:
 
 
 @contextlib.contextmanager
+def _rows_told(path: Path) -> Iterator[None]:
+    """What is made of rows while they are read fails if something else wrote them: SQLite holds any kind of value in any column."""
+    try:
+        yield
+    except (msgspec.MsgspecError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
+        text = readable(str(error).encode("utf-8", "replace").decode())[:200]
+        raise WorldError(
+            f"the history {readable(str(path))} holds what no preflight wrote: {text}\n  move it away: the next result begins a new one"
+        ) from error
+
+
+@contextlib.contextmanager
 def _told(path: Path) -> Iterator[None]:
     """SQLite's errors as ours, with what to do."""
     source = readable(str(path))
@@ -212,7 +229,10 @@ def _told(path: Path) -> Iterator[None]:
         yield
     except sqlite3.OperationalError as error:
         raise WorldError(f"the history {source}: {error}") from error
-    except sqlite3.DatabaseError as error:
+    except (
+        sqlite3.DatabaseError,
+        UnicodeDecodeError,
+    ) as error:  # SQLite's message quotes the file, which may be no text
         raise WorldError(
             f"the history {source} is broken: {error}\n  move it away: the next result begins a new one"
         ) from error

@@ -55,11 +55,13 @@ _VERSION_1_SEEN = (
     "CREATE TEMP VIEW run_nodes AS SELECT *, NULL AS facts FROM main.run_nodes",
     "CREATE TEMP VIEW figures AS SELECT *, NULL AS transport FROM main.figures",
 )
+_STRANGE = """SELECT name FROM sqlite_master AS each WHERE type IN ('view', 'trigger') OR sql LIKE 'CREATE VIRTUAL%'
+    OR (type = 'table' AND EXISTS (SELECT 1 FROM pragma_table_xinfo(each.name) WHERE hidden)) LIMIT 1"""
 OF_A_RUN = ("run_nodes", "findings", "figures", "verdicts")  # tables whose rows go with their run
 
 
 def version_of(connection: sqlite3.Connection, path: Path) -> int:
-    """0: there are no tables yet. Raises ConfigError for another program's database, and for one of a newer version."""
+    """0: there are no tables yet. Raises ConfigError for another program's database, for one of a newer version, and for one with parts that work something out when they are read (a view can be without end)."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -73,6 +75,13 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
             source,
             f"is a history of version {version}, and this preflight knows up to {SCHEMA_VERSION}",
             remedy="use the preflight that wrote it (its `preflight history --export -` tells all of it), or name another file for the history",
+        )
+    strange = connection.execute(_STRANGE).fetchone()
+    if strange:
+        raise ConfigError(
+            source,
+            f"holds {str(strange[0])[:100]!r}, which computes something, and a history only holds what was found",
+            remedy="move it away: the next result begins a new one",
         )
     return int(version)
 
