@@ -1,12 +1,16 @@
 """`preflight exporter`: the newest figures of the fleet, while others write; of a history that can't be read no figures at all."""
 
 import http.client
+import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -54,6 +58,16 @@ def test_the_newest_figure_of_each_pair_counts_and_the_slow_node_is_told(history
     assert found["collector_success"] == {(): 1.0}
     assert found["leaf_pair_bandwidth_ratio"]
     assert found["run_answer"]["go", "run"] == 1
+
+
+def test_a_node_that_got_slow_today_is_slow_whatever_its_other_partners_were_days_ago(history):
+    first, second = now_run(0), now_run(1, slow=0.6)
+    history.add(first)
+    history.add(second)
+    found = page(history)
+    ratios, measured = found["node_bandwidth_ratio"], found["node_measured_timestamp_seconds"]
+    assert ratios["between",] == pytest.approx(0.6)  # of node3, which stands last
+    assert measured["between",] == measured["inside",] == second.started_at_s + second.duration_s
 
 
 def test_there_is_no_history_yet_and_then_there_is_one(history):
@@ -165,15 +179,76 @@ def test_a_real_exporter_serves_says_where_and_ends_at_once(history, tmp_path):
         try:
             assert process.stdout
             port = int(re.fullmatch(r"listens on 127\.0\.0\.1 port (\d+)\n", process.stdout.readline())[1])
-            ends_at = time.monotonic() + WAIT_S
-            while ask(port)[1].get("collector_success") != {(): 1.0}:
-                assert time.monotonic() < ends_at
-                time.sleep(0.05)
+            until(lambda: ask(port)[1].get("collector_success") == {(): 1.0})
             assert "node_bandwidth_ratio" in ask(port)[1]
             assert ask(port, "/else")[0] == 404
         finally:
             process.terminate()
         assert process.wait(WAIT_S) == 0
+
+
+_AS_NOBODY = """
+import asyncio, os, sys
+from pathlib import Path
+import numpy
+import preflight.fleet.exporter_pairs
+from preflight.fleet.exporter import Exporter, listening_socket, serve
+os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
+asyncio.run(serve(Exporter(Path(sys.argv[1]), age_s=86400.0, leaves={}), listening_socket("127.0.0.1", 0)))
+"""
+
+
+@pytest.fixture
+def roots_folder():
+    """That others may look into, and root alone may write to."""
+    folder = Path(tempfile.mkdtemp(prefix="preflight-exporter-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.root
+def test_an_exporter_that_may_only_read_keeps_up_with_writers_that_are_root(roots_folder):
+    """What is loaded late is loaded first: the interpreter may lie where others can't look."""
+    history = History(roots_folder / "history.sqlite")
+    history.add(now_run(0))
+    before = sorted((each.name, each.stat().st_uid) for each in roots_folder.iterdir())
+    program = _AS_NOBODY.replace("asyncio.run", "import preflight.fleet.exporter as e; e.LOOK_S = 0.05; asyncio.run")
+    root = str(Path(__file__).parents[2])
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(history.path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": root},
+    ) as process:
+        try:
+            assert process.stdout
+            port = int(re.fullmatch(r"listens on 127\.0\.0\.1 port (\d+)\n", process.stdout.readline())[1])
+            assert "Uid:\t65534\t65534\t65534\t65534" in Path(f"/proc/{process.pid}/status").read_text()
+            until(lambda: ask(port)[1].get("collector_success") == {(): 1.0})
+            for number in range(1, 9):  # of both kinds: those who wait for the disk, and hasty ones
+                (history if number % 2 else History(history.path, within_s=5)).add(now_run(number))
+                until(lambda n=number: ask(port)[1].get("pairs_measured_total") == {("run",): n * 16.0})
+                assert ask(port)[1]["collector_success"] == {(): 1.0}
+            until(lambda: ask(port)[1]["pairs_measured_total"] == {("run",): 8 * 16.0})
+            other = sqlite3.connect(history.path)  # another program of root's, whose end takes the log away
+            other.execute("SELECT count(*) FROM runs").fetchone()
+            other.close()
+            assert not Path(f"{history.path}-wal").exists()
+            history.add(now_run(9))
+            until(lambda: ask(port)[1].get("pairs_measured_total") == {("run",): 9 * 16.0})
+            assert ask(port)[1]["collector_success"] == {(): 1.0}
+        finally:
+            process.terminate()
+        assert process.wait(WAIT_S) == 0
+    assert sorted((each.name, each.stat().st_uid) for each in roots_folder.iterdir()) == before
+
+
+def until(found: Callable[[], bool]) -> None:
+    ends_at = time.monotonic() + WAIT_S
+    while not found():
+        assert time.monotonic() < ends_at
+        time.sleep(0.05)
 
 
 def ask(port: int, path: str = "/metrics") -> tuple[int, dict[str, dict[tuple[str, ...], float]]]:
