@@ -96,27 +96,6 @@ class Slurm:
         given = [f"{key}={plain(value)}" for key, value in changes.items() if value is not None]
         self.run("scontrol", "update", f"nodename={','.join(wanted)}", *given)
 
-    def hold(self, job: str | int, text: str) -> None:
-        """Keep a pending job from starting, with the reason where its owner finds it."""
-        self.annotate(job, text)
-        self.run("scontrol", "uhold", job_id(job))
-
-    def requeue(self, job: str | int) -> None:
-        """Put a job back into the queue."""
-        self.run("scontrol", "requeue", job_id(job))
-
-    def requeue_hold(self, job: str | int, text: str) -> None:
-        """Put a job back into the queue, to stay there until its owner releases it."""
-        self.annotate(job, text)
-        self.run("scontrol", "requeuehold", job_id(job))
-
-    def annotate(self, job: str | int, text: str) -> None:
-        """Write the text into the job's AdminComment, and into its Comment if that is empty: what the user wrote there stays."""
-        changes = [f"AdminComment={plain(text)}"]
-        if self.job(job).comment is None:
-            changes.append(f"Comment={plain(text)}")
-        self.run("scontrol", "update", f"jobid={job_id(job)}", *changes)
-
     def run(self, program: str, *arguments: str, deadline_s: float | None = None) -> str:
         """What a program of Slurm prints. Raises SlurmError with what it complained of."""
         said, complaint = self._ask(program, *arguments, deadline_s=deadline_s)

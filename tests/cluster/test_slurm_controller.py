@@ -104,9 +104,23 @@ def test_a_slow_uplink_holds_the_job_with_the_reason_where_the_site_wants_that(c
     cluster.box.limit_uplink(1, SICK_MBIT / 2)
     job = cluster.sbatch("-N4", *JOB)
     cluster.wait_for(lambda: cluster.job(job)["Priority"] == "0", "the job held", LONG_S)
+    cluster.wait_for(lambda: "Held" in cluster.job(job)["Comment"], "the reason in its comment", LONG_S)
     comment = cluster.job(job)["Comment"]
     assert comment.startswith("preflight: plan=small; Held by preflight - slow_part n[1-2] to n[3-4]")
     untouched(cluster)
+
+
+def test_where_the_site_names_no_topology_a_slow_link_drains_nobody(cluster):
+    cluster.configure(CONFIG.replace('topology = "{cluster}/topology.conf"\n', ""), "head")
+    cluster.box.limit("n2", SICK_MBIT, "both")
+    started(cluster, cluster.sbatch("-N4", *JOB))
+    untouched(cluster)
+
+
+def test_a_node_without_an_agent_is_not_drained_and_the_job_starts(cluster):
+    cluster.box.cut("n3")
+    cluster.wait_for_job(cluster.sbatch("-N4", *JOB), "RUNNING", "COMPLETED", timeout_s=LONG_S)
+    assert cluster.drained() == set()
 
 
 def test_two_jobs_at_once_are_both_measured_and_start(cluster):

@@ -127,16 +127,6 @@ def test_an_announcement_of_a_killed_process_holds_others_up_and_harms_nothing(s
     assert not any(node.drained for node in slurm.nodes().values())
 
 
-def test_a_held_job_says_why_and_keeps_what_its_user_wrote(slurm, cluster):
-    for comment in ("preflight=tp:8", ""):
-        job = cluster.sbatch("--hold", f"--comment={comment}", script="true")
-        slurm.hold(job, "preflight:tp_in_nvlink_domain plan: tp crosses nodes; use -m block")
-        told = slurm.job(job)
-        assert (told.state, told.reason) == ("PENDING", "JobHeldUser")
-        assert told.admin_comment == "preflight:tp_in_nvlink_domain plan: tp crosses nodes; use -m block"
-        assert told.comment == (comment or told.admin_comment)
-
-
 def test_the_gpus_of_a_job_on_each_node(slurm, cluster):
     job = cluster.sbatch("-w", "n1,n2", "-N2", "-n2", "--gres=gpu:3", "--job-name=x NodeList=n9", script="sleep 100")
     cluster.wait_for_job(job, "RUNNING")
