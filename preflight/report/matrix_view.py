@@ -4,10 +4,10 @@ What a pair is held against is what healthy pairs of the same route gave in this
 held that way against. Where it judged nothing, nothing is held against anything.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from preflight.model import Culprit, Evidence
+from preflight.model import Evidence
 from preflight.model.base import Record
 from preflight.model.hostlist import natural_key
 from preflight.report.pair_facts import facts_of
@@ -69,15 +69,12 @@ def pairs_of(evidence: Evidence) -> list[Pair]:
     rates = pair_rates(evidence.measurements or ())
     ends = _ends(evidence, {rank for pair in rates for rank in pair})
     ratios = {((f.node, f.slot), (f.other_node, f.other_slot)): f.ratio for f in facts_of(evidence) if f.ratio}
-    ways = _slow_ways(evidence)
     places = {rank: (end.node or "", end.slot) for rank, end in ends.items()}
     found = []
     for (a, b), rate in rates.items():
         one, other = places[a], places[b]
         ratio = ratios.get((one, other) if one <= other else (other, one))
         level = rate / ratio if ratio and rate else None
-        if level is not None and ways:
-            level = max([level, *(against for crosses, against in ways if crosses(ends[a], ends[b]))])
         found.append(Pair(ends[a], ends[b], rate, level))
     return sorted(found, key=lambda pair: pair.badness)
 
@@ -96,30 +93,6 @@ def _ends(evidence: Evidence, ranks: Iterable[int]) -> dict[int, End]:
             leaves[node] = leaf_of(evidence, rank)
         found[rank] = End(rank, node, plan.placement.local_ranks[rank], leaves[node])
     return found
-
-
-def _slow_ways(evidence: Evidence) -> list[tuple[Callable[[End, End], bool], float]]:
-    """Of the ways between nodes that the localiser accuses: whether a pair takes it, and what it was held against. Their own pairs are the reference of their route, where no other way has it."""
-    found = evidence.localisation
-    return [
-        (crosses, culprit.reference_bytes_per_s)
-        for culprit in (found.culprits if found and not found.unjudged else ())
-        if culprit.reference_bytes_per_s and (crosses := _crosses(culprit)) is not None
-    ]
-
-
-def _crosses(culprit: Culprit) -> Callable[[End, End], bool] | None:
-    if culprit.kind == "path":
-        one, other = frozenset(culprit.nodes), frozenset(culprit.other_nodes)
-        return lambda a, b: (a.node in one and b.node in other) or (a.node in other and b.node in one)
-    if culprit.kind == "uplink" and culprit.share is None:
-        leaf, slot = culprit.leaf, culprit.slot
-        return lambda a, b: (
-            None not in {a.leaf, b.leaf}
-            and (a.leaf == leaf) != (b.leaf == leaf)
-            and slot in {None, a.slot if a.leaf == leaf else b.slot}
-        )
-    return None
 
 
 def square_of(pairs: Sequence[Pair], kind: Kind) -> Square | None:

@@ -5,8 +5,7 @@ from typing import NamedTuple
 from preflight.model import Evidence, Plan
 from preflight.model.localisation import Ends, Localisation
 from preflight.report.rates import leaf_of, pair_rates
-
-OP = "send_recv"
+from preflight.report.slow_ways import OP, slow_ways
 
 
 class PairFact(NamedTuple):
@@ -33,6 +32,7 @@ def facts_of(evidence: Evidence) -> list[PairFact]:
     if plan is None:
         return []
     placement, references, found = plan.placement, references_of(evidence.localisation), []
+    ways = slow_ways(evidence.localisation)
     leaf_by_node = {node: leaf_of(evidence, rank) for rank, node in _first_ranks(plan).items()}
     ends = [
         (node, slot, leaf_by_node[node])
@@ -46,6 +46,8 @@ def facts_of(evidence: Evidence) -> list[PairFact]:
             (ends[rank] for rank in pair), key=lambda end: end[:2]
         )
         reference = references.get(_route(evidence.localisation.ends, pair)) if evidence.localisation else None
+        if reference:
+            reference = max([reference, *(way.bytes_per_s for way in ways if way.takes(*pair))])
         ratio = rate / reference if reference else None
         found.append(PairFact(node, slot, other_node, other_slot, rate, ratio, leaf, other_leaf))
     return found

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from preflight.model import Evidence, Measurement
 from preflight.report.pair_facts import OP, references_of
 from preflight.report.pair_table import PairTable, grouped
+from preflight.report.slow_ways import slow_ways
 
 if TYPE_CHECKING:
     from preflight.model.localisation import Ends
@@ -91,7 +92,7 @@ def _leaves(evidence: Evidence, names: Sequence[str]) -> list[str | None]:
 
 
 def _references(evidence: Evidence, a: "Ints", b: "Ints") -> "Floats":
-    """What healthy pairs of the same class of routes gave, of each pair of ranks; NaN: nobody can say."""
+    """What healthy pairs of the same class of routes gave, or what the slow way was held against that a pair takes; NaN: nobody can say."""
     import numpy as np
 
     found = evidence.localisation
@@ -102,6 +103,10 @@ def _references(evidence: Evidence, a: "Ints", b: "Ints") -> "Floats":
     known = (a < len(found.ends.node)) & (b < len(found.ends.node))
     references = np.full(len(a), np.nan)
     references[known] = rates[_class_of(found.ends, a[known], b[known])]
+    for way in slow_ways(found):
+        side = np.array(way.side, np.int64)
+        takes = np.flatnonzero(known)[side[a[known]] * side[b[known]] == 2]
+        references[takes] = np.maximum(references[takes], way.bytes_per_s)
     return references
 
 

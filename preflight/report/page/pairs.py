@@ -13,8 +13,8 @@ from preflight.model.ends import ends_of
 from preflight.model.localisation import Ends, Localisation, RouteReference
 from preflight.model.measurement import median
 from preflight.report.rates import pair_rates
+from preflight.report.slow_ways import OP, SlowWay, slow_ways
 
-OP = "send_recv"
 FAILED = 0xFFFF  # of a code: every attempt failed
 TOP = 0xFFFE  # the code of the fastest pair
 MAX_SENDS = 20_000  # follow-ups; more than a few hundred would be a strange run
@@ -67,23 +67,36 @@ def pairs_of(evidence: Evidence) -> Pairs:
     ends = ends_of(evidence.plan, evidence.topology) if evidence.plan else None
     references = _references(evidence.localisation)
     rates = pair_rates(evidence.measurements or ())
-    names: dict[str, int] = {}
-    pairs = [
-        Pair(a, b, rate, names.setdefault(_route_name(ends, a, b), len(names)))
-        for (a, b), rate in sorted(rates.items())
-    ]
-    routes = tuple(
-        Route(
-            name,
-            reference.bytes_per_s if reference else None,
-            reference.expected_bytes_per_s if reference else None,
-            reference.source if reference else "",
-        )
-        for name in names
-        for reference in (references.get(name),)
-    )
+    ways = slow_ways(evidence.localisation)
+    names: dict[tuple[str, int | None], int] = {}
+    pairs = []
+    for (a, b), rate in sorted(rates.items()):
+        name = _route_name(ends, a, b)
+        way = _worst_way(ways, a, b, references.get(name)) if ways else None
+        pairs.append(Pair(a, b, rate, names.setdefault((name, way), len(names))))
+    routes = tuple(_route(name, references.get(name), None if way is None else ways[way]) for name, way in names)
     sends = tuple(_sends(evidence.measurements or ()))
     return Pairs(pairs=tuple(pairs), routes=routes, sends=sends, ends=ends)
+
+
+def _worst_way(ways: Sequence[SlowWay], a: int, b: int, reference: RouteReference | None) -> int | None:
+    """Of the accused ways that a pair takes the number of the one held against the most; None: none that was held against more than the pair's own class of routes."""
+    if reference is None or max(a, b) >= len(ways[0].side):
+        return None
+    taken = [
+        (way.bytes_per_s, -at)
+        for at, way in enumerate(ways)
+        if way.bytes_per_s > reference.bytes_per_s and way.takes(a, b)
+    ]
+    return -max(taken)[1] if taken else None
+
+
+def _route(name: str, reference: RouteReference | None, way: SlowWay | None) -> Route:
+    if reference is None:
+        return Route(name, None, None, "")
+    if way is None:
+        return Route(name, reference.bytes_per_s, reference.expected_bytes_per_s, reference.source)
+    return Route(f"{name}, on a slow way", way.bytes_per_s, reference.expected_bytes_per_s, way.source)
 
 
 def _references(found: Localisation | None) -> dict[str, RouteReference]:
