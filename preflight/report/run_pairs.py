@@ -5,9 +5,9 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from preflight.model import Evidence, Measurement
-from preflight.report.pair_facts import OP, references_of
+from preflight.report.pair_facts import references_of
 from preflight.report.pair_table import PairTable, grouped
-from preflight.report.slow_ways import slow_ways
+from preflight.report.slow_ways import OP, slow_ways
 
 if TYPE_CHECKING:
     from preflight.model.localisation import Ends
