@@ -62,7 +62,9 @@ def _figures(value: object, place: str, least: int = 0) -> Iterator[str]:
     elif isinstance(value, Noun):
         least = -LARGEST if isinstance(value, _MAY_BE_NEGATIVE) else 0
         for name in value.__struct_fields__:
-            yield from _figures(getattr(value, name), f"{place}.{name}" if place else name, least)
+            inner = getattr(value, name)
+            if inner is not None and inner != () and inner is not True and not isinstance(inner, str):
+                yield from _figures(inner, f"{place}.{name}" if place else name, least)
     elif isinstance(value, (tuple, dict)):
         if len(value) > MAX_ITEMS:
             yield f"{place}: {len(value)} entries; at most {MAX_ITEMS} are read"

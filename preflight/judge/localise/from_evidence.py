@@ -7,6 +7,7 @@ import msgspec
 
 from preflight.model.ends import ends_of
 from preflight.model.evidence import Evidence
+from preflight.model.gpu import Gpu
 from preflight.model.inventory import Inventory
 from preflight.model.localisation import LONE, Ends, Shots
 from preflight.model.measurement import Measurement
@@ -102,9 +103,11 @@ def _op_names(pairs: list[Measurement], plan: Plan, inventory: Inventory | None)
     Where NVLink joins none of them, or single pairs (bridges), routes are apart in any case: a pair whose bridge is off is as slow as others over PCIe, and no fault of its GPUs.
     Below one host bridge peer access gives 9.9 GB/s, and the way through host memory between others 22 (NVIDIA/nccl issue 814).
     """
-    placed = plan.placement.ranks
+    placed, gpus = plan.placement.ranks, _gpus_by_node(inventory)
     routes: dict[tuple[int, ...], str] = {
-        m.probe.ranks: _joined_by(placed, m.probe.ranks, inventory) for m in pairs if len(m.probe.ranks) == 2
+        ranks: _joined_by(placed, ranks, gpus)
+        for ranks in dict.fromkeys(m.probe.ranks for m in pairs)
+        if len(ranks) == 2
     }
     inside = {ranks: route for ranks, route in routes.items() if placed[ranks[0]].node == placed[ranks[1]].node}
     kinds = set(inside.values())
@@ -124,11 +127,20 @@ def _is_bridged(routes: Mapping[tuple[int, ...], str]) -> bool:
     return bool(joined) and len(frozenset().union(*joined)) == 2 * len(joined)
 
 
-def _joined_by(placed: tuple[Rank, ...], ranks: Iterable[int], inventory: Inventory | None) -> str:
+def _gpus_by_node(inventory: Inventory | None) -> dict[str, dict[str, Gpu]]:
+    """Node -> UUID -> GPU, once for all pairs."""
+    found: dict[str, dict[str, Gpu]] = {}
+    for node in inventory.nodes if inventory else ():
+        found.setdefault(node.name, {gpu.uuid: gpu for gpu in node.gpus or () if gpu.uuid})
+    return found
+
+
+def _joined_by(placed: tuple[Rank, ...], ranks: Iterable[int], gpus_of: Mapping[str, Mapping[str, Gpu]]) -> str:
     """What joins two GPUs of one node; "": not known."""
     a, b = (placed[rank] for rank in ranks)
-    node = inventory.node(a.node) if inventory and a.node == b.node else None
-    gpus = {gpu.uuid: gpu for gpu in (node.gpus if node else None) or () if gpu.uuid}
+    if a.node != b.node:
+        return ""
+    gpus = gpus_of.get(a.node, {})
     mine, other = gpus.get(a.gpu_uuid or ""), gpus.get(b.gpu_uuid or "")
     peer = next((p for p in mine.peers if other and p.index == other.index), None) if mine else None
     if peer is None or peer.num_nvlinks is None:
