@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from preflight.cli.output import print_bytes, print_text, terminal_width
+from preflight.cli.output import print_bytes, print_text, refuse_target, terminal_width
 from preflight.cli.run_history import file_to_read, file_to_write
 from preflight.errors import ConfigError, UsageError, WorldError
 
@@ -106,12 +106,17 @@ def _show_node(history: "History", node: str, limit: int, since_s: float, format
 def _export(history: "History", target: Path, since_s: float) -> int:
     from preflight.fleet.history_lines import export
 
+    if not history.path.exists():  # an older copy is not replaced by nothing
+        raise WorldError(f"there is no history {history.path}")
     if str(target) == "-":
         for line in export(history, since_s=since_s):
             print_bytes(line)
         return 0
     from preflight.formats import write_atomically
+    from preflight.report.history_file import COMPANIONS
 
+    path = history.path
+    refuse_target("--export", target, path, *(path.with_name(f"{path.name}{ending}") for ending in COMPANIONS))
     write_atomically(target, b"".join(export(history, since_s=since_s)), mode=0o600)
     return 0
 
@@ -130,5 +135,6 @@ def _import(history: "History", source: Path) -> int:
         number, new = bring_in(history, data, name)
     except MemoryError as error:
         raise WorldError(f"{name}: there is not enough memory to read it") from error
-    print_text(f"{number} runs read, {new} of them new\n")
+    others = "; the others were there already, or are older than what is kept" if new < number else ""
+    print_text(f"{number} runs read, {new} of them added{others}\n")
     return 0

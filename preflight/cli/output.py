@@ -4,11 +4,13 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Literal, TypeVar
 
 import click
 
 from preflight.cli.exit import EXIT_STYLES
+from preflight.errors import UsageError
 from preflight.model import Report, to_json
 
 Format = Literal["text", "json", "jsonl", "junit", "nagios"]
@@ -96,6 +98,15 @@ def print_lines(report: Report) -> None:
     with _while_somebody_reads():
         sys.stdout.flush()
         write_lines(descriptor, report)
+
+
+def refuse_target(option: str, target: Path, *sources: Path) -> None:
+    """Raises UsageError: what would be written is what is read, and a measurement can't be had twice."""
+    for source in sources:
+        for each in (source, source / "report.json"):
+            with contextlib.suppress(OSError, ValueError):  # one of them is not there
+                if target.samefile(each) and not target.is_dir():
+                    raise UsageError(f"{option} {target}: is what is read; name another file")
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from preflight.cli.output import (
     format_option,
     print_report,
     print_text,
+    refuse_target,
     terminal_width,
     wants_color,
 )
@@ -39,17 +40,21 @@ def command(run: Path, html: Path | None, other: Path | None, format_: Format, e
 
     The exit code is that of the run: 0 go, 10 no-go, 3 undecided.
     """
+    from preflight.formats import readable
     from preflight.report.runs import load_run
+    from preflight.report.text import clean
 
     if other is not None and html is None and format_ != "text":
         raise UsageError(f"--compare is shown as text or with --html, not as --format {format_}; see preflight compare")
+    if html is not None:
+        refuse_target("--html", html, run, *([other] if other else []))
     report = load_run(run)
     previous = load_run(other) if other is not None else None
     if html is not None:
         from preflight.report.page.write import write_page
 
         write_page(report, html, previous)
-        print_text(f"{html}\n")
+        print_text(f"{clean(readable(str(html)))}\n")
     elif format_ == "text":
         from preflight.report.terminal import report_text
 

@@ -4,6 +4,7 @@ Bounded by age and by the number of rows. An append is one transaction. A file t
 """
 
 import sqlite3
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +17,7 @@ from preflight.model.evidence import Baseline
 from preflight.model.history import Figure, FindingLine, Line, NodeStory, NodeVerdict, RunLine
 from preflight.model.history_rows import Pair
 from preflight.model.node_facts import NodeFacts
-from preflight.report.history_append import DAY_S, Entry, Limits, append, append_if_changed, entry_of
+from preflight.report.history_append import DAY_S, Entry, Limits, append, append_if_changed, entry_of, forget
 from preflight.report.history_file import reading, writing
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -25,11 +26,15 @@ _FigureRow = tuple[str, str, int, str, float, str | None]
 
 KEEP_S = 180 * 86400.0
 MAX_ROWS = 2_000_000  # 240 bytes each with their indexes (measured)
+FORGET_EVERY = 1000  # appends of one transaction
 MAX_BASELINE_RUNS = 200  # newest runs with a node of the plan that a baseline is made of
 
-_VERDICTS = "SELECT content, drained FROM verdicts JOIN runs ON number = run WHERE NOT simulated AND node = ?"
+AHEAD_S = 86400.0  # how far a clock may be ahead: what is of the far future would be the newest for ever, whatever is found later
+_VERDICTS = (
+    "SELECT content, drained FROM verdicts JOIN runs ON number = run WHERE NOT simulated AND at_s < ? AND node = ?"
+)
 _NEWEST_FIRST = " ORDER BY at_s DESC, verdicts.rowid DESC LIMIT ?"
-_LAST_VERDICTS = "SELECT content, drained, max(at_s) FROM verdicts JOIN runs ON number = run WHERE NOT simulated"  # SQLite takes the other columns from the row of the maximum
+_LAST_VERDICTS = "SELECT content, drained, max(at_s) FROM verdicts JOIN runs ON number = run WHERE NOT simulated AND at_s < ?"  # SQLite takes the other columns from the row of the maximum
 _OF_SWEEPS = " AND runs.sweep IS NOT NULL"
 _WORST = "(SELECT verdict || ' ' || check_name || ' ' || subject || ': ' || observed FROM findings WHERE findings.run = number ORDER BY findings.rowid LIMIT 1)"
 _RUNS = f"SELECT run_id, started_at_s, duration_s, command, answer, backend, plan, sweep, simulated, num_nodes, {_WORST} FROM runs"  # noqa: S608 - our own text
@@ -73,14 +78,18 @@ class History:
         verdicts: Iterable[NodeVerdict] = (),
         nodes_of: Mapping[int, str] | None = None,
     ) -> bool:
-        """Append a run; False: it is there already. `plan`: its fingerprint. `nodes_of`: index of a finding -> the node that it is about, where somebody could tell."""
+        """Append a run; False: it is there already, or older than what is kept. `plan`: its fingerprint. `nodes_of`: index of a finding -> the node that it is about, where somebody could tell."""
         return self.add_entries([entry_of(report, plan=plan, sweep=sweep, verdicts=verdicts, nodes_of=nodes_of)]) == 1
 
     def add_entries(self, entries: Iterable[Entry]) -> int:
-        """Append runs that are rows already, all of them or none; how many were not there yet."""
+        """Append runs that are rows already, all of them or none; how many were not there yet, and are now: some may be older than what is kept."""
         limits = Limits(self.keep_s, self.max_rows)
         with writing(self.path, within_s=self.within_s) as db:
-            return sum([append(db, entry, limits) for entry in entries])
+            (before,) = db.execute("SELECT coalesce(max(number), 0) FROM runs").fetchone()
+            for position, entry in enumerate(entries, 1):
+                append(db, entry, limits, then_forget=position % FORGET_EVERY == 0)
+            forget(db, limits, time.time())
+            return int(db.execute("SELECT count(*) FROM runs WHERE number > ?", (before,)).fetchone()[0])
 
     def add_if_changed(self, report: Report, *, verdicts: Iterable[NodeVerdict] = (), every_s: float = DAY_S) -> bool:
         """Append the judgement of one node, unless the newest of the same command on it says the same and is younger than `every_s`. False: it was not needed."""
@@ -100,24 +109,24 @@ class History:
 
     def verdicts(self, node: str, limit: int = 50, *, sweeps: bool = False) -> tuple[NodeVerdict, ...]:
         """What real runs said of a node, newest first. `sweeps`: only what scans said."""
-        return self._verdicts(_VERDICTS + (_OF_SWEEPS if sweeps else "") + _NEWEST_FIRST, (node, limit))
+        return self._verdicts(_VERDICTS + (_OF_SWEEPS if sweeps else "") + _NEWEST_FIRST, (_latest_s(), node, limit))
 
     def last_verdicts(self, nodes: Iterable[str] | None = None, *, sweeps: bool = False) -> dict[str, NodeVerdict]:
         """The newest verdict of each node. `nodes` None: of all. `sweeps`: only what scans said."""
         wanted = None if nodes is None else set(nodes)
-        found = self._verdicts(_LAST_VERDICTS + (_OF_SWEEPS if sweeps else "") + " GROUP BY node", ())
+        found = self._verdicts(_LAST_VERDICTS + (_OF_SWEEPS if sweeps else "") + " GROUP BY node", (_latest_s(),))
         return {verdict.node: verdict for verdict in found if wanted is None or verdict.node in wanted}
 
-    def _verdicts(self, query: str, values: tuple[object, ...]) -> tuple[NodeVerdict, ...]:
-        with reading(self.path) as db:
+    def _verdicts(self, query: str, values: tuple[object, ...], *, decides: bool = True) -> tuple[NodeVerdict, ...]:
+        with reading(self.path, decides=decides) as db:
             rows = db.execute(query, values).fetchall() if db else []
             found = [(from_json(content, NodeVerdict), drained) for content, drained, *_ in rows]
         return tuple(msgspec.structs.replace(verdict, drained=bool(drained)) for verdict, drained in found)
 
     def covered(self) -> dict[Pair, float]:
         """Pairs of nodes -> when they were last measured, Unix time."""
-        with reading(self.path) as db:
-            rows = db.execute("SELECT a, b, at_s FROM covered").fetchall() if db else []
+        with reading(self.path, decides=True) as db:
+            rows = db.execute("SELECT a, b, at_s FROM covered WHERE at_s < ?", (_latest_s(),)).fetchall() if db else []
             return {(a, b): at_s for a, b, at_s in msgspec.convert(rows, list[tuple[str, str, float]])}
 
     def runs(self, limit: int = 100, *, since_s: float = 0.0) -> tuple[RunLine, ...]:
@@ -127,7 +136,8 @@ class History:
 
     def node_story(self, node: str, limit: int = 50, *, since_s: float = 0.0) -> NodeStory:
         """Runs, verdicts and findings of one node, newest first, at most `limit` of each. `since_s`: Unix time."""
-        verdicts = tuple(each for each in self.verdicts(node, limit) if each.at_s >= since_s)
+        listed = self._verdicts(_VERDICTS + _NEWEST_FIRST, (_latest_s(), node, limit), decides=False)
+        verdicts = tuple(each for each in listed if each.at_s >= since_s)
         with reading(self.path) as db:
             runs = db.execute(_RUNS_OF_NODE, (node, since_s, limit)).fetchall() if db else []
             findings = db.execute(_FINDINGS_OF_NODE, (node, since_s, limit)).fetchall() if db else []
@@ -163,7 +173,7 @@ class History:
     def baseline(self, plan: Plan, backend: str | None, *, now: Evidence | None = None) -> Baseline:
         """What the pairs and groups of this plan reached before, as preflight.model.baseline.baseline_of makes it of reports. `now`: the run to be judged, with its own measurements."""
         nodes = msgspec.json.encode(sorted(set(plan.placement.nodes))).decode()
-        with reading(self.path) as db:
+        with reading(self.path, decides=True) as db:
             if db is None:
                 return Baseline()
             found = db.execute(_RUNS_TO_COMPARE, (nodes, MAX_BASELINE_RUNS)).fetchall()[::-1]
@@ -175,6 +185,10 @@ class History:
                 for figure in msgspec.convert(db.execute(_FIGURES_OF_RUN, (number,)).fetchall(), list[_FigureRow])
             )
             return collected(now_of(now, plan, backend), runs, figures)
+
+
+def _latest_s() -> float:
+    return time.time() + AHEAD_S
 
 
 def _past_run(db: sqlite3.Connection, row: _RunRow) -> PastRun:

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from preflight.errors import ConfigError
-from preflight.fleet.history import History
+from preflight.fleet.history import AHEAD_S, History
 from preflight.model.base import Strict
 from preflight.model.baseline import PAIR
 from preflight.model.finding import Answer, PartKind, Verdict
@@ -20,7 +20,6 @@ from preflight.report.history_file import reading
 SCHEMA = "preflight.history/1"
 MAX_LINE = 64 * 2**20  # bytes; a run of 512 nodes of 8 GPUs has some 15 MB
 MAX_RUNS = 1_000_000
-AHEAD_S = 86400.0  # how far a clock may be ahead: a run of the far future would be the newest for ever
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
 Text = Annotated[str, msgspec.Meta(max_length=4000)]
@@ -127,7 +126,7 @@ def export(history: History, *, since_s: float = 0.0) -> Iterator[bytes]:
 
 
 def bring_in(history: History, data: bytes, source: str) -> tuple[int, int]:
-    """Add the runs of these lines, all or none: how many there are, and how many were new. Raises ConfigError with the line that is wrong, WorldError."""
+    """Add the runs of these lines, all or none: how many there are, and how many were added: not those that are there already, or are older than what is kept. Raises ConfigError with the line that is wrong, WorldError."""
     lines = [line for line in enumerate(data.split(b"\n"), 1) if line[1].strip()]
     if len(lines) > MAX_RUNS:
         raise ConfigError(source, f"has {len(lines)} lines; {MAX_RUNS} are allowed")
@@ -144,8 +143,9 @@ def _record(number: int, line: bytes, source: str) -> RunRecord:
         record = msgspec.json.decode(line, type=RunRecord)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(source, f"is no run of a history: {str(error)[:300]}", key=where) from error
-    if record.started_at_s > time.time() + AHEAD_S:
-        raise ConfigError(source, "was begun in the future", key=where)
+    times_s = (record.started_at_s, record.started_at_s + record.duration_s, *(each.at_s for each in record.verdicts))
+    if max(times_s) > time.time() + AHEAD_S:
+        raise ConfigError(source, "was begun, ended or told its verdict in the future", key=where)
     return record
 
 

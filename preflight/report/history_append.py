@@ -88,7 +88,7 @@ def nodes_in(evidence: Evidence) -> tuple[str, ...]:
     return tuple(node.name for node in evidence.inventory.nodes) if evidence.inventory else ()
 
 
-def append(db: sqlite3.Connection, entry: Entry, limits: Limits) -> bool:
+def append(db: sqlite3.Connection, entry: Entry, limits: Limits, *, then_forget: bool = True) -> bool:
     """Write it, within the caller's transaction, and forget what is too old or too much. False: it is there already."""
     run = entry.run
     if db.execute("SELECT 1 FROM runs WHERE run_id = ?", (run["run_id"],)).fetchone():
@@ -118,7 +118,8 @@ def append(db: sqlite3.Connection, entry: Entry, limits: Limits) -> bool:
             ((a, b, run["started_at_s"]) for a, b in entry.pairs),
         )
     db.execute("UPDATE totals SET rows = rows + ?", (int(str(run["rows"])) + 1,))
-    forget(db, limits, time.time())  # a run's own clock may be wrong
+    if then_forget:
+        forget(db, limits, time.time())  # a run's own clock may be wrong
     return True
 
 

@@ -64,9 +64,13 @@ def writing(path: Path, *, within_s: float | None = None) -> Iterator[sqlite3.Co
 
 
 @contextlib.contextmanager
-def reading(path: Path) -> Iterator[sqlite3.Connection | None]:
-    """A view of what is there, all of one moment; None: there is nothing yet. Raises as `writing`, and WorldError for a row that nothing of ours wrote: make of the rows what they are to be before you leave it."""
+def reading(path: Path, *, decides: bool = False) -> Iterator[sqlite3.Connection | None]:
+    """A view of what is there, all of one moment; None: there is nothing yet. `decides`: a verdict will rest on it, so that it has to be as trustworthy as what is written. Raises as `writing`, and WorldError for a row that nothing of ours wrote: make of the rows what they are to be before you leave it."""
+    if decides:
+        _refuse_foreign(path)
     with _told(path), _rows_told(path):
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise ConfigError(readable(str(path)), "is no regular file", remedy="name a regular file for the history")
         if not path.exists() or path.stat().st_size == 0:
             yield None
             return
@@ -83,8 +87,11 @@ def reading(path: Path) -> Iterator[sqlite3.Connection | None]:
 
 def uses_log(path: Path) -> bool | None:
     """Whether the file has a write-ahead log now. None: there is no file, or it can't be read."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        header = file.read(20)
+    with (
+        contextlib.suppress(OSError),
+        os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file,
+    ):
+        header = file.read(20) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else b""
         return header[18] == 2 if len(header) == 20 else None  # the write version, sqlite.org/fileformat.html 1.3.3
     return None
 
@@ -190,7 +197,8 @@ def _log_of(path: Path) -> Path:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Raises ConfigError for a link, for what is no regular file, and for a file that others may write to: the history itself, or one that SQLite would take as its log."""
+    """Raises ConfigError for a link, for what is no regular file, and for a file that others may write to: the history itself, or one that SQLite would take as its log. Of root also for a folder of somebody else, who could put anything in its place meanwhile."""
+    _refuse_folder(path)
     for each in (path, *(path.with_name(path.name + ending) for ending in COMPANIONS)):
         source = readable(str(each))
         try:
@@ -207,6 +215,21 @@ def _refuse_foreign(path: Path) -> None:
                 f"can be written by others (user {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o})",
                 remedy="it decides what is drained: make it yours, mode 0644",
             )
+
+
+def _refuse_folder(path: Path) -> None:
+    source = readable(str(path.parent))
+    try:
+        status = path.parent.stat()
+    except OSError as error:
+        raise WorldError(f"{source}: {error.strerror}") from error
+    shared = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+    if os.geteuid() == 0 and (status.st_uid != 0 or shared):
+        raise ConfigError(
+            source,
+            f"is a folder that others can write to (user {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o})",
+            remedy="root keeps its history in a folder of its own",
+        )
 
 
 @contextlib.contextmanager

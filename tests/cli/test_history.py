@@ -77,7 +77,7 @@ def test_a_copy_goes_out_and_comes_in(path, tmp_path, capsys):
     assert shown(capsys, "--file", path, "--export", tmp_path / "lines")[0] == 0
     assert shown(capsys, "--file", tmp_path / "new", "--import", tmp_path / "lines") == (
         0,
-        "16 runs read, 16 of them new\n",
+        "16 runs read, 16 of them added\n",
     )
     assert shown(capsys, "--file", tmp_path / "new", "--export", "-")[1].encode() == (tmp_path / "lines").read_bytes()
     (tmp_path / "lines").write_text("x")

@@ -1,5 +1,7 @@
 """A history file that somebody else made: each of its readers gives an answer or one line, whatever stands in it."""
 
+import json
+import os
 import random
 import sqlite3
 import time
@@ -10,8 +12,10 @@ from preflight.cli.history_text import NodeView, Runs, node_text, runs_text, tre
 from preflight.cli.run_history import keep, past_of
 from preflight.errors import ConfigError, PreflightError, WorldError
 from preflight.fleet.history import History
-from preflight.fleet.history_lines import export
-from preflight.report.history_file import reading, writing
+from preflight.fleet.history_lines import bring_in, export
+from preflight.model import Verdict
+from preflight.model.history import NodeVerdict
+from preflight.report.history_file import reading, uses_log, writing
 from tests.report.pages import fabric
 
 NODES = ("n1", "n2", "n3")
@@ -145,3 +149,72 @@ def test_figures_that_nothing_can_reach_are_no_baseline(history):
     assert before
     assert history.baseline(plan, "gloo", now=now).entries == ()
     assert history.node_lines("n1") == ()
+
+
+# --- what is no file of ours, and whose it is -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["pipe", "folder", "/dev/zero"])
+def test_what_is_no_regular_file_is_neither_waited_for_nor_read(tmp_path, name):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    history = History(tmp_path / name)
+    for ask in (history.runs, history.covered, lambda: list(export(history))):
+        with pytest.raises(ConfigError, match="is no regular file"):
+            ask()
+    assert uses_log(history.path) is None
+
+
+@pytest.mark.root
+def test_root_decides_by_no_history_of_a_user_and_writes_none_in_a_users_folder(history, tmp_path):
+    plan = run(6).evidence.plan
+    os.chown(history.path, 65534, 65534)
+    assert len(history.runs()) == 6  # to look at it is another matter
+    for ask in (history.covered, history.last_verdicts, lambda: history.baseline(plan, "gloo")):
+        with pytest.raises(ConfigError, match="can be written by others"):
+            ask()
+    os.chown(history.path, 0, 0)
+    os.chown(tmp_path, 65534, 65534)
+    for ask in (history.covered, lambda: history.add(run(6))):
+        with pytest.raises(ConfigError, match="is a folder that others can write to"):
+            ask()
+    os.chown(tmp_path, 0, 0)
+    assert history.add(run(6))
+
+
+# --- clocks ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_verdict_of_the_future_does_not_stand_before_what_is_found_later(history):
+    later = time.time() + 400 * 86400
+    told = [NodeVerdict(node="n1", verdict=Verdict.FAIL, at_s=later, run_id="late", text="a clock was ahead")]
+    history.add(fabric(NODES, slots=2, run_id="late", started_at_s=later), verdicts=told)
+    assert history.last_verdicts()["n1"].run_id != "late"
+    assert all(verdict.run_id != "late" for verdict in history.verdicts("n1"))
+    assert max(history.covered().values(), default=0.0) < time.time() + 1
+
+
+def line_of(**changes):
+    record = {"schema": "preflight.history/1", "run_id": "x", "started_at_s": time.time() - 60, "duration_s": 1.0}
+    return json.dumps({**record, "command": "run", "answer": "go", **changes}).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"started_at_s": 9e9},
+        {"duration_s": 9e9},
+        {"verdicts": [{"node": "n1", "verdict": "FAIL", "at_s": 9e9, "drained": True}]},
+    ],
+)
+def test_lines_of_the_future_are_refused(tmp_path, changes):
+    with pytest.raises(ConfigError, match="line 1: was begun, ended or told its verdict in the future"):
+        bring_in(History(tmp_path / "h"), line_of(**changes), "lines")
+
+
+def test_lines_that_are_too_old_to_be_kept_are_not_said_to_be_added(tmp_path):
+    history = History(tmp_path / "h")
+    old = b"".join(line_of(run_id=f"old{number}", started_at_s=1e6 + number) for number in range(2500))
+    assert bring_in(history, old + line_of(), "lines") == (2501, 1)
+    assert [run.run_id for run in history.runs()] == ["x"]
+    assert bring_in(history, old.splitlines(keepends=True)[0], "lines") == (1, 1)  # the last one stays, whatever its age
