@@ -90,7 +90,11 @@ def keep(history: "History | None", report: "Report") -> None:
     from preflight.slurm.scan_verdicts import verdicts_of
 
     known = known_nodes(report.evidence)
-    nodes_of = {i: node for i, finding in enumerate(report.findings) if (node := guilty_node(finding, known))}
+    nodes_of = {
+        i: node
+        for i, finding in enumerate(report.findings)
+        if (node := guilty_node(finding, known) or (finding.subject if finding.subject in known else None))
+    }
     plan = report.evidence.plan
     try:
         guilty = {} if report.partial else guilty_nodes(report.findings, report.evidence)

@@ -15,7 +15,7 @@ def verdicts_of(
 ) -> tuple[NodeVerdict, ...]:
     """One verdict for each node of the run. `guilty`: slurm.guilty.guilty_nodes; `sweep` None: it was no scan's; `texts`: the reasons of the guilty ones.
 
-    FAIL: guilty. UNKNOWN: the run ended early; with `doubt`, something failed that no node is guilty of; a required check could not tell; or this node was not measured. Else PASS.
+    FAIL: guilty. UNKNOWN: the run ended early; with `doubt`, something failed that no node is guilty of; a required check could not tell; this node was not measured; or the run judges no rates, being too noisy. Else PASS.
     """
     evidence = report.evidence
     nodes = evidence.plan.placement.nodes if evidence.plan else ()
@@ -23,6 +23,7 @@ def verdicts_of(
     loose = [f for f in report.findings if f.verdict is Verdict.FAIL and id(f) not in pinned]
     unsure = [f for f in report.findings if f.verdict is Verdict.UNKNOWN and f.need == "required"]
     measured = {node for pair in node_pairs(evidence) for node in pair}
+    unjudged = evidence.localisation.unjudged if evidence.localisation else ""
     found = []
     for node in nodes:
         checks: tuple[str, ...] = ()
@@ -37,6 +38,8 @@ def verdicts_of(
             verdict, text = Verdict.UNKNOWN, f"{unsure[0].check} of {unsure[0].subject}: {unsure[0].observed}"
         elif node not in measured:
             verdict, text = Verdict.UNKNOWN, "no pair with another node was measured"
+        elif unjudged:
+            verdict, text = Verdict.UNKNOWN, f"no rate was judged: {unjudged}"
         else:
             verdict, text = Verdict.PASS, ""
         found.append(

@@ -5,7 +5,8 @@ import pytest
 
 from preflight.config import Brake, ScanSite, Site, SlurmSite
 from preflight.fleet.history import History
-from preflight.model import Finding, Part, Report, Verdict
+from preflight.model import Finding, Localisation, Part, Report, Verdict
+from preflight.model.ends import ends_of
 from preflight.model.history import NodeVerdict
 from preflight.slurm import scan_results
 from preflight.slurm.commands import Slurm
@@ -69,6 +70,18 @@ def test_a_run_that_ended_early_or_did_not_measure_a_node_clears_nobody():
     report = msgspec.structs.replace(report, evidence=msgspec.structs.replace(report.evidence, measurements=few))
     assert said(report)["n4"] == (Verdict.UNKNOWN, False)
     assert said(report)["n1"] == (Verdict.PASS, False)
+
+
+def test_a_run_that_judges_no_rate_clears_nobody_and_what_it_did_see_still_counts():
+    report = report_of(NODES, [])
+    found = Localisation(ends=ends_of(report.evidence.plan), unjudged="too noisy: 9 repeats differ by 30%")
+    evidence = msgspec.structs.replace(report.evidence, localisation=found)
+    report = msgspec.structs.replace(report, evidence=evidence)
+    assert report.answer == "go"
+    assert said(report) == dict.fromkeys(NODES, (Verdict.UNKNOWN, False))
+    assert verdicts_of(report, {}, None)[0].text == "no rate was judged: too noisy: 9 repeats differ by 30%"
+    ecc = finding(part=Part(kind="gpu", name="n3 GPU 1"))
+    assert {v.node: v.verdict for v in verdicts_of(report, {"n3": (ecc,)}, None)}["n3"] is Verdict.FAIL
 
 
 def test_all_of_four_nodes_alike_are_the_environment():
