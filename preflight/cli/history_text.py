@@ -51,13 +51,11 @@ def kind_of(path: Path) -> str:
     if has_log is None:
         return "there is none yet" if not path.exists() else "empty"
     if has_log:
-        return "with a write-ahead log"
+        return "kept with a write-ahead log"
     if log_is_safe(path.parent):
-        return "with a rollback journal until it is next written to"
+        return "kept with a rollback journal until it is next written to"
     kind = file_system_of(path.parent)
-    return (
-        f"with a rollback journal, since {f'{kind} is' if kind else 'its file system is not known to be'} no local disk"
-    )
+    return f"kept with a rollback journal, since {f'{kind} is' if kind else 'its file system is not known to be'} no local disk"
 
 
 def trend_of(line: Line) -> Trend:
@@ -71,7 +69,7 @@ def trend_of(line: Line) -> Trend:
 
 def runs_text(found: Runs, *, width: int) -> str:
     """A line for each run."""
-    head = f"{clean(found.file)}: {found.kind}\n"
+    head = f"history {clean(found.file)}, {found.kind}\n"
     if not found.runs:
         return head + "no runs\n"
     lines = [f"{'WHEN (UTC)':16}  {'COMMAND':12}  {'ANSWER':9}  {'NODES':>5}  WORST FINDING"]
@@ -86,11 +84,11 @@ def runs_text(found: Runs, *, width: int) -> str:
 def node_text(found: NodeView, *, width: int) -> str:
     """Verdicts, findings and figures of the node, newest first; figures oldest left, those that are lower now first."""
     story = found.story
-    head = [f"{clean(found.file)}: {found.kind}"]
+    head = [f"history {clean(found.file)}, {found.kind}"]
     if not (story.runs or story.verdicts or story.findings):
         return f"{head[0]}\nnothing is known of node {clean(story.node)}\n"
     head.append(
-        f"node {clean(story.node)}: {len(story.runs)} runs, the last {when(story.runs[0].started_at_s)} UTC"
+        f"node {clean(story.node)}: {len(story.runs)} {'run' if len(story.runs) == 1 else 'runs'}, the last {when(story.runs[0].started_at_s)} UTC"
         if story.runs
         else f"node {clean(story.node)}"
     )
