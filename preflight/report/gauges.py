@@ -141,12 +141,12 @@ def alone_gauges(report: Report) -> Iterator[Gauge]:
         return
     import numpy as np
 
-    nodes, durations, ops = plan.placement.nodes, durations_of(tried), list(names)
-    rows = [
-        (p.ranks[0], ops.index(p.collective), p.flops if p.collective == "matmul" else p.size_bytes)
-        for p in (m.probe for m in tried)
-    ]
-    ranks, op, work = np.array(rows, np.int64).T
+    nodes, durations, probes = plan.placement.nodes, durations_of(tried), [m.probe for m in tried]
+    ops = {op: number for number, op in enumerate(names)}
+    ranks = np.fromiter([p.ranks[0] for p in probes], np.int64, len(probes))
+    op = np.fromiter([ops[p.collective] for p in probes], np.int64, len(probes))
+    flops, sizes = ([getattr(p, name) for p in probes] for name in ("flops", "size_bytes"))
+    work = np.where(op == ops["matmul"], np.array(flops, np.int64), np.array(sizes, np.int64))
     placed = (ranks >= 0) & (ranks < len(plan.placement.node_ranks)) & (work > 0) & ~np.isnan(durations)
     node_ranks = np.array(plan.placement.node_ranks, np.int64)
     for number, (name, unit) in enumerate(names.values()):

@@ -101,7 +101,8 @@ def link_alert_comes_and_goes(fleet, server, hook):
     assert annotations["runbook_url"].endswith("#preflightpairnewlyslow")
     fleet.heal()
     hook.wait_for("resolved", alertname="PreflightPairNewlySlow", node=node)
-    assert {node for _, alert, node in of_nodes(hook) if alert != "PreflightAgentDown"} == {node}
+    unreached = ("PreflightAgentDown", "PreflightExporterDown")  # on a busy machine a scrape may come too late
+    assert {node for _, alert, node in of_nodes(hook) if alert not in unreached} == {node}
     labels, annotations = hook.wait_for("firing", alertname="PreflightAgentDown")
     assert labels["node"] == "n99"
     assert annotations["summary"] == "n99: the agent gives no answer"

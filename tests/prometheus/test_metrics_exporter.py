@@ -207,6 +207,7 @@ def roots_folder():
     shutil.rmtree(folder)
 
 
+@pytest.mark.soak
 @pytest.mark.root
 def test_an_exporter_that_may_only_read_keeps_up_with_writers_that_are_root(roots_folder):
     """What is loaded late is loaded first: the interpreter may lie where others can't look."""

@@ -61,8 +61,13 @@ def test_promtool_finds_no_fault_in_the_rules(path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+LONG = {"fabric-weeks", "fabric-age"}  # weeks in small steps: seconds each
+
+
 @promtool
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, marks=[pytest.mark.soak] * (path.stem in LONG), id=path.stem) for path in CASES]
+)
 def test_cases_of_each_alert_hold(path):
     done = subprocess.run(
         ["promtool", "test", "rules", str(path)],

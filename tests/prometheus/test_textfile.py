@@ -186,13 +186,15 @@ def test_a_writer_that_is_killed_while_it_writes_never_shows_half_a_file(tmp_pat
         for _ in range(5):
             writer = subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], cwd=ROOT, stdout=subprocess.PIPE)
             assert writer.stdout
-            writer.stdout.readline()
-            until = time.monotonic() + chance.uniform(0.2, 0.8)
-            while time.monotonic() < until:
-                whole(exporter)
-            writer.send_signal(signal.SIGKILL)
-            writer.wait(10)
-            writer.stdout.close()
+            try:
+                writer.stdout.readline()
+                until = time.monotonic() + chance.uniform(0.2, 0.8)
+                while time.monotonic() < until:
+                    whole(exporter)
+            finally:
+                writer.send_signal(signal.SIGKILL)
+                writer.wait(10)
+                writer.stdout.close()
             whole(exporter)
         for path in folder.iterdir():
             assert path.name in {"preflight-slurm-health-n1.prom", "preflight.prom"} or path.name.startswith("."), path
@@ -202,7 +204,7 @@ def test_a_writer_that_is_killed_while_it_writes_never_shows_half_a_file(tmp_pat
 def whole(exporter):
     """All checks stand there with one and the same figure, or the file is not there yet."""
     page = exporter.get("/metrics")
-    assert "\nnode_textfile_scrape_error 0\n" in page
+    assert "\nnode_textfile_scrape_error 0\n" in page, exporter.log.read_text()[-2000:]
     figures = re.findall(r'^preflight_findings\{.*verdict="PASS"\} (\S+)$', page, re.MULTILINE)
     assert len(figures) in {0, 200}
     assert len(set(figures)) <= 1
