@@ -28,7 +28,7 @@ def format_option(command: F) -> F:
         type=click.Choice(FORMATS),
         default="text",
         show_default=True,
-        help="How to print: json is the whole report, jsonl one line for each finding and one for the run, nagios one line with figures.",
+        help="How to print: json is the whole report, jsonl one line for each finding and one for the run, nagios one line with figures (a plug-in's exit code: --exit-style nagios).",
     )(command)
 
 
@@ -103,7 +103,7 @@ def print_lines(report: Report) -> None:
 def refuse_target(option: str, target: Path, *sources: Path) -> None:
     """Raises UsageError: what would be written is what is read, and a measurement can't be had twice."""
     for source in sources:
-        for each in (source, source / "report.json"):
+        for each in (source, source / "report.json", source / "report.json.gz"):
             with contextlib.suppress(OSError, ValueError):  # one of them is not there
                 if target.samefile(each) and not target.is_dir():
                     raise UsageError(f"{option} {target}: is what is read; name another file")

@@ -47,11 +47,10 @@ def command(
         return 0
     if report is None or url is None:
         raise UsageError("give a report.json and the URL of a Pushgateway")
-    from preflight.report.document import load_report
     from preflight.report.prometheus import verdict_text
+    from preflight.report.runs import load_run
 
-    path = Path(report)
-    loaded = load_report(path / "report.json" if path.is_dir() else path)
+    loaded = load_run(Path(report))
     target = group_url(url, cluster, kind or loaded.command)
     push(target, verdict_text(loaded).encode(), deadline_s=deadline_s, authorization=authorization)
     return 0

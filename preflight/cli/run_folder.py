@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from preflight.errors import UsageError, WorldError
 from preflight.formats import write_atomically
-from preflight.model import to_json
 from preflight.model.units import parse_seconds
 
 if TYPE_CHECKING:
@@ -43,9 +42,10 @@ def make_folder(out: Path) -> None:
 def write_report(report: "Report", out: Path) -> None:
     """A file that can't be written is said, and changes no verdict: the report is printed all the same."""
     from preflight.report.prometheus import write_metrics_file
+    from preflight.report.runs import save_run
 
     writers: tuple[Callable[[], None], ...] = (
-        lambda: write_atomically(out / "report.json", to_json(report)),
+        lambda: save_run(report, out),
         lambda: write_metrics_file(report, out / "preflight.prom"),
     )
     for write in writers:

@@ -1,16 +1,20 @@
-"""One run as one JSON document, `"schema": "preflight.report/1"`: saved by rename, loaded strictly."""
+"""One run as one JSON document, `"schema": "preflight.report/1"`: saved by rename, packed with gzip if its name ends in .gz, loaded strictly."""
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from preflight.errors import ConfigError
-from preflight.formats import read_bytes, write_atomically
+from preflight.formats import MAX_FILE_BYTES, read_bytes, write_atomically
 from preflight.model import SCHEMA, Localisation, Measurement, Noun, Probe, Report, from_json, to_json
 from preflight.model.bandwidth import ALONE
 from preflight.model.possible import impossible_nodes
 from preflight.model.possible_plan import impossible_plan
+from preflight.report.packed import MAGIC, pack, unpack
 
 T = TypeVar("T")
 
@@ -24,14 +28,14 @@ class _Header(Noun, frozen=True, kw_only=True):
 
 
 def save_report(report: Report, path: str | Path) -> None:
-    """Write the report; an older file stays until the new one is complete. Raises WorldError (disk full, no permission)."""
-    write_atomically(path, to_json(report))
+    """Write the report, packed if the name ends in .gz; an older file stays until the new one is complete. Raises WorldError (disk full, no permission)."""
+    write_atomically(path, pack(report) if str(path).endswith(".gz") else to_json(report))
 
 
 def load_report(path: str | Path) -> Report:
-    """A saved report. Raises ConfigError: not readable, truncated, not JSON, another schema, figures that can't be."""
+    """A saved report, packed or not, whatever its name. Raises ConfigError: not readable, truncated, not JSON, another schema, figures that can't be."""
     source = str(path)
-    data = read_bytes(path)
+    data = _read(path)
     header = _decode(source, data, _Header)
     if header.schema != SCHEMA:
         found = (
@@ -64,9 +68,36 @@ def load_report(path: str | Path) -> Report:
     return report
 
 
+def _read(path: str | Path) -> bytes:
+    """The JSON of a file. Raises ConfigError."""
+    data = read_bytes(path)
+    if not data.startswith(MAGIC):
+        return data
+    try:
+        return unpack(data, MAX_FILE_BYTES)
+    except ValueError as error:
+        raise ConfigError(
+            str(path), f"is not a saved run: it {error}", remedy="give the report.json.gz of a run, whole and unchanged"
+        ) from error
+
+
+@contextmanager
+def _nothing_thrown_away() -> Iterator[None]:
+    """What is decoded stays: looking for garbage among it takes as long as decoding, then and later."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was:
+            gc.enable()
+
+
 def _decode(source: str, data: bytes, kind: type[T]) -> T:
     try:
-        return from_json(data, kind)
+        with _nothing_thrown_away():
+            return from_json(data, kind)
     except msgspec.DecodeError as error:
         raise ConfigError(
             source,

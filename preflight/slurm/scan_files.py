@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from preflight.errors import ConfigError, PreflightError, WorldError
-from preflight.formats import read_noun
 from preflight.model import Report
 from preflight.slurm.state import refuse_foreign
 
@@ -55,10 +54,13 @@ def make_out(out: Path) -> None:
 
 def read_report(folder: Path, nodes: Sequence[str]) -> Report | None:
     """The report of a job on these nodes; None: there is none (yet). Raises ConfigError, WorldError: it can't be read, or is about other nodes."""
-    path = folder / "report.json"
+    from preflight.report.document import load_report
+    from preflight.report.runs import file_of
+
+    path = within(str(folder), lambda: file_of(folder))
     if not within(str(path), path.exists):
         return None
-    report = within(str(path), lambda: read_noun(path, Report))
+    report = within(str(path), lambda: load_report(path))
     others = set(report.evidence.plan.placement.nodes if report.evidence.plan else ()) - set(nodes)
     if others:
         raise WorldError(

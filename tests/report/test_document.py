@@ -1,14 +1,19 @@
 """Saved runs come back the same, and anything else is refused with a reason."""
 
+import gzip
 import json
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from preflight.errors import ConfigError, WorldError
 from preflight.model import Evidence, Finding, Report, Verdict, to_json
+from preflight.report import packed as packed_reports
 from preflight.report.document import load_report, save_report
+from preflight.report.packed import unpack
+from preflight.report.runs import load_run, save_run
 from tests.builders import make_evidence, make_inventory, make_measurement
 
 
@@ -34,6 +39,55 @@ def test_a_report_comes_back_equal(report, tmp_path):
 def test_a_place_that_cannot_be_written_is_a_broken_world(report, tmp_path):
     with pytest.raises(WorldError, match="can't be written"):
         save_report(report, tmp_path / "nowhere" / "report.json")
+
+
+def test_a_packed_report_comes_back_equal_and_is_gzip_of_the_same_document(report, tmp_path):
+    many = tuple(make_measurement((n, n + 1)) for n in range(0, 10_000, 2))  # more than one piece
+    report = structs.replace(report, evidence=structs.replace(report.evidence, measurements=many))
+    save_report(report, tmp_path / "report.json.gz")
+    save_report(report, tmp_path / "report.json")
+    assert load_report(tmp_path / "report.json.gz") == report
+    packed = (tmp_path / "report.json.gz").read_bytes()
+    assert json.loads(gzip.decompress(packed)) == json.loads((tmp_path / "report.json").read_bytes())
+    (tmp_path / "renamed.json").write_bytes(gzip.compress(gzip.decompress(packed)))
+    assert load_report(tmp_path / "renamed.json") == report
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_few_measurements_are_packed_too(report, tmp_path, number):
+    evidence = structs.replace(report.evidence, measurements=(make_measurement((0, 1)),) * number)
+    save_report(structs.replace(report, evidence=evidence), tmp_path / "r.gz")
+    assert load_report(tmp_path / "r.gz").evidence == evidence
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda data: data[:-9], "is not whole"),
+        (lambda data: data + data, "goes on behind its end"),
+        (lambda data: data[:40] + bytes(40) + data[80:], "can't be unpacked"),
+    ],
+)
+def test_a_damaged_packed_report_is_refused(report, tmp_path, change, complaint):
+    path = tmp_path / "report.json.gz"
+    save_report(report, path)
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(ConfigError, match=complaint):
+        load_report(path)
+
+
+def test_a_packed_report_that_would_fill_the_memory_is_refused():
+    with pytest.raises(ValueError, match="unpacks to more than 1 MiB"):
+        unpack(gzip.compress(bytes(2**21)), 2**20)
+
+
+def test_a_folder_holds_one_report_packed_if_it_is_large(report, tmp_path, monkeypatch):
+    save_run(report, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+    monkeypatch.setattr(packed_reports, "MANY", 0)
+    save_run(report, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json.gz"]
+    assert load_run(tmp_path) == report
 
 
 def changed(report, tmp_path, change):
