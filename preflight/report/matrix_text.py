@@ -191,12 +191,12 @@ def _legend(square: Square, scale: Scale, show: Show, *, width: int) -> list[str
     """What the signs that occur mean."""
     drawn = list(square.squares.values())
     slow = any(scale.is_slow(pair) for pair in drawn)
-    floor = "" if scale.floor is None else f"{1 - scale.floor:.0%} of what healthy pairs of its route gave"
+    floor = "" if scale.floor is None else f"{1 - scale.floor:.0%} of what healthy pairs of like routes gave"
     meanings: dict[Show, str] = {
         _figure: f"{scale.unit}; * slow: below {floor}" if slow else scale.unit,
-        _percent: f"per cent of what healthy pairs of the same route gave; * slow: below {floor}"
+        _percent: f"per cent of what healthy pairs of like routes gave; * slow: below {floor}"
         if slow
-        else "per cent of what healthy pairs of the same route gave",
+        else "per cent of what healthy pairs of like routes gave",
         _sign: f": at {floor}, or above" + ("; a digit, slow: so many tenths of that" if slow else ""),
         _tenth: f"tenths of the fastest, {show_rate(scale.fastest)}; nothing is called slow: there is no reference",
     }

@@ -3,10 +3,11 @@
 import msgspec
 import pytest
 
-from preflight.model import Culprit, Localisation, Placement, RouteReference
+from preflight.model import Culprit, Localisation, Placement, Report, RouteReference
 from preflight.model.ends import ends_of
 from preflight.report.matrix_view import pairs_of as terminal_pairs
 from preflight.report.page.pairs import pairs_of as page_pairs
+from preflight.report.page.write import page_html
 from preflight.report.pair_facts import facts_of
 from preflight.report.run_pairs import table_of_run
 from tests.builders import make_evidence, make_measurement, make_plan
@@ -86,8 +87,22 @@ def test_pairs_on_an_accused_way_are_held_against_what_it_was_held_against_and_n
 def test_the_page_names_the_reference_of_a_slow_way_and_whence_it_is():
     routes = {route.name: route for route in page_pairs(evidence(PATH)).routes}
     assert set(routes) == {"same leaf, like slots", "other leaf, like slots, on a slow way"}
-    assert routes["other leaf, like slots, on a slow way"][1:] == (SPEED, None, "like peers")
+    assert routes["other leaf, like slots, on a slow way"][1:] == (SPEED, None, "like peers", True)
 
 
 def test_a_run_that_judges_no_rates_shows_no_share_on_any_way():
     assert all(route.reference is None for route in page_pairs(evidence(PATH, unjudged="too noisy")).routes)
+
+
+@pytest.mark.parametrize("culprits", [(), (PATH,)])
+def test_the_page_says_of_references_what_they_are(culprits):
+    report = Report(
+        run_id="r1",
+        command="run",
+        started_at_s=1e9,
+        duration_s=1.0,
+        answer="no-go",
+        findings=(),
+        evidence=evidence(*culprits),
+    )
+    assert ("on a way that is called slow" in page_html(report)) == bool(culprits)

@@ -21,12 +21,13 @@ MAX_SENDS = 20_000  # follow-ups; more than a few hundred would be a strange run
 
 
 class Route(NamedTuple):
-    """A class of routes: what its healthy pairs gave in this run, and what a formula allows, both in bytes per second; None: nobody can say."""
+    """A class of routes: what its healthy pairs gave in this run, and what a formula allows, both in bytes per second; None: nobody can say. `on_slow_way`: its pairs take a way that the localiser accuses, and the reference is what that was held against."""
 
     name: str
     reference: float | None
     expected: float | None
     source: str
+    on_slow_way: bool = False
 
 
 class Pair(NamedTuple):
@@ -96,7 +97,9 @@ def _route(name: str, reference: RouteReference | None, way: SlowWay | None) -> 
         return Route(name, None, None, "")
     if way is None:
         return Route(name, reference.bytes_per_s, reference.expected_bytes_per_s, reference.source)
-    return Route(f"{name}, on a slow way", way.bytes_per_s, reference.expected_bytes_per_s, way.source)
+    return Route(
+        f"{name}, on a slow way", way.bytes_per_s, reference.expected_bytes_per_s, way.source, on_slow_way=True
+    )
 
 
 def _references(found: Localisation | None) -> dict[str, RouteReference]:

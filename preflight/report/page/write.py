@@ -159,6 +159,7 @@ def _figures(report: Report, pairs: Pairs) -> dict[str, Any]:
         "num_nodes": len(ends.nodes) if ends else 0,
         "world": len(ends.node) if ends else 0,
         "routes": pairs.routes,
+        "slow_ways": any(route.on_slow_way for route in pairs.routes),
         "groups": group_tables(evidence),
         "unjudged": safe(evidence.localisation.unjudged) if evidence.localisation else "",
         "sends": len(pairs.sends),
