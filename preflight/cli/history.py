@@ -87,7 +87,9 @@ def _show_runs(history: "History", limit: int, since_s: float, format_: str) -> 
     from preflight.cli.history_text import Runs, kind_of, runs_text
     from preflight.model import to_json
 
-    found = Runs(file=str(history.path), kind=kind_of(history.path), runs=history.runs(limit, since_s=since_s))
+    found = Runs(
+        file=str(history.path), kind=kind_of(history.path), runs=history.runs(limit, since_s=since_s), since_s=since_s
+    )
     print_text(to_json(found).decode() if format_ == "json" else runs_text(found, width=terminal_width()))
     return 0
 
@@ -98,7 +100,7 @@ def _show_node(history: "History", node: str, limit: int, since_s: float, format
 
     story = history.node_story(node, limit, since_s=since_s)
     trends = tuple(trend_of(line) for line in history.node_lines(node, limit, since_s=since_s))
-    found = NodeView(file=str(history.path), kind=kind_of(history.path), story=story, figures=trends)
+    found = NodeView(file=str(history.path), kind=kind_of(history.path), story=story, figures=trends, since_s=since_s)
     print_text(to_json(found).decode() if format_ == "json" else node_text(found, width=terminal_width()))
     return 0 if story.runs or story.verdicts or story.findings else 3
 

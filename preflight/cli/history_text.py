@@ -19,11 +19,12 @@ SAID = 10  # verdicts and findings
 
 
 class Runs(Noun, frozen=True, kw_only=True):
-    """What `preflight history` shows. `kind`: how the file is written, in words."""
+    """What `preflight history` shows. `kind`: how the file is written, in words; `since_s`: only what is younger than that Unix time, 0: all."""
 
     file: str
     kind: str
     runs: tuple[RunLine, ...]
+    since_s: float = 0.0
 
 
 class Trend(Noun, frozen=True, kw_only=True):
@@ -37,12 +38,13 @@ class Trend(Noun, frozen=True, kw_only=True):
 
 
 class NodeView(Noun, frozen=True, kw_only=True):
-    """What `preflight history NODE` shows."""
+    """What `preflight history NODE` shows. `since_s`: only what is younger than that Unix time; 0: all."""
 
     file: str
     kind: str
     story: NodeStory
     figures: tuple[Trend, ...]
+    since_s: float = 0.0
 
 
 def kind_of(path: Path) -> str:
@@ -71,7 +73,7 @@ def runs_text(found: Runs, *, width: int) -> str:
     """A line for each run."""
     head = f"history {clean(found.file)}, {found.kind}\n"
     if not found.runs:
-        return head + "no runs\n"
+        return head + (f"no runs since {when(found.since_s)} UTC\n" if found.since_s else "no runs\n")
     lines = [f"{'WHEN (UTC)':16}  {'COMMAND':12}  {'ANSWER':9}  {'NODES':>5}  WORST FINDING"]
     for run in found.runs:
         command = clean(run.command).removeprefix("slurm ") + (" (sweep)" if run.sweep else "")
@@ -86,7 +88,8 @@ def node_text(found: NodeView, *, width: int) -> str:
     story = found.story
     head = [f"history {clean(found.file)}, {found.kind}"]
     if not (story.runs or story.verdicts or story.findings):
-        return f"{head[0]}\nnothing is known of node {clean(story.node)}\n"
+        younger = f" since {when(found.since_s)} UTC" if found.since_s else ""
+        return f"{head[0]}\nnothing is known of node {clean(story.node)}{younger}\n"
     head.append(
         f"node {clean(story.node)}: {len(story.runs)} {'run' if len(story.runs) == 1 else 'runs'}, the last {when(story.runs[0].started_at_s)} UTC"
         if story.runs

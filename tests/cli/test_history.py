@@ -1,6 +1,7 @@
 """`preflight history`, and where `preflight run` keeps its results."""
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -71,6 +72,13 @@ def test_what_is_not_known_is_said(path, tmp_path, capsys):
     assert shown(capsys, "elsewhere", "--file", path)[0] == 3
     code, out = shown(capsys, "--file", tmp_path / "missing")
     assert (code, "there is none yet" in out) == (0, True)
+
+
+def test_what_is_merely_older_than_asked_for_is_not_called_unknown(path, capsys):
+    code, out = shown(capsys, "a1", "--file", path, "--since", "0m")
+    assert code == 3
+    assert re.search(r"nothing is known of node a1 since \d{4}-\d\d-\d\d \d\d:\d\d UTC", out)
+    assert re.search(r"no runs since \d{4}-", shown(capsys, "--file", path, "--since", "0m")[1])
 
 
 def test_a_copy_goes_out_and_comes_in(path, tmp_path, capsys):

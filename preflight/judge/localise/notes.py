@@ -52,7 +52,7 @@ def _gaps(grounds: "Grounds") -> list[str]:
         if len(rows) > 1 and rows[0][0] < 0.97 * rows[-1][0]:
             gap = 1 - rows[0][0] / rows[-1][0]
             notes.append(
-                f"{name}: {rows[0][1]} give {show_rate(rows[0][0])}, {gap:.0%} less than {rows[-1][1]} with {show_rate(rows[-1][0])}: a difference between routes, blamed on no part"
+                f"{name}: {rows[0][1]} give {show_rate(rows[0][0])}, {gap:.0%} less than {rows[-1][1]} with {show_rate(rows[-1][0])}: a difference between routes, by itself no part's fault"
             )
     return notes
 
