@@ -4,6 +4,7 @@ from preflight.config import Site
 from preflight.errors import PreflightError, WorldError
 from preflight.model import Report
 from preflight.model.finding import Verdict
+from preflight.slurm.beside import in_child
 from preflight.slurm.controller_record import Decision
 from preflight.slurm.limits import EndedError, TimeIsUpError, allow
 from preflight.slurm.logline import joined
@@ -19,7 +20,7 @@ def remember_run(report: Report, decision: Decision, site: Site, telling: Tellin
     try:
         try:
             allow(HARD_S)
-            _append(report, decision, site, drained=drained)
+            in_child(lambda: _append(report, decision, site, drained=drained))
         finally:
             allow(AFTER_S)  # what is left is to give the exit code, which no alarm of ours may change
     except (TimeIsUpError, EndedError, KeyboardInterrupt):

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from preflight.errors import PreflightError
+from preflight.slurm.beside import in_child
 from preflight.slurm.limits import EndedError, TimeIsUpError, allow
 from preflight.slurm.logline import joined
 
@@ -37,7 +38,7 @@ def remember(
     try:
         try:
             allow(HARD_S)
-            _append(report, node, site, guilty=guilty, drained=drained, changes_only=changes_only)
+            in_child(lambda: _append(report, node, site, guilty=guilty, drained=drained, changes_only=changes_only))
         finally:
             allow(AFTER_S)  # what is left is to give the exit code, which no alarm of ours may change
     except (TimeIsUpError, EndedError, KeyboardInterrupt):
