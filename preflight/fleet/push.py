@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 
 from preflight.errors import ConfigError, UsageError, WorldError
 from preflight.formats import readable
+from preflight.report.text import clean
 
 MAX_SECRET_BYTES = 4096
 MAX_ANSWER_BYTES = 2000
@@ -96,7 +97,7 @@ def _send(method: str, url: str, body: bytes, deadline_s: float, authorization: 
     finally:
         connection.close()
     if not 200 <= answer.status < 300:
-        raise WorldError(f"the Pushgateway refused it: {answer.status} {readable(said.decode(errors='replace'))[:300]}")
+        raise WorldError(f"the Pushgateway refused it: {answer.status} {clean(said.decode(errors='replace'))[:300]}")
 
 
 def _within(deadline_s: float, url: str, work: Callable[[], None]) -> None:
@@ -112,7 +113,7 @@ def _within(deadline_s: float, url: str, work: Callable[[], None]) -> None:
         done.set()
 
     threading.Thread(target=run, daemon=True).start()
-    place = readable(urlsplit(url).netloc)
+    place = clean(urlsplit(url).netloc)
     if not done.wait(deadline_s):
         raise WorldError(f"the Pushgateway {place} did not answer within {deadline_s:g} s")
     if not outcome:
@@ -121,4 +122,4 @@ def _within(deadline_s: float, url: str, work: Callable[[], None]) -> None:
     if isinstance(error, WorldError):
         raise error
     reason = "time-out" if isinstance(error, socket.timeout) else getattr(error, "strerror", None) or error
-    raise WorldError(f"the Pushgateway {place} can't be reached: {reason}") from error
+    raise WorldError(f"the Pushgateway {place} can't be reached: {clean(str(reason))[:300]}") from error

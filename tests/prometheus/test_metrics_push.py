@@ -162,3 +162,31 @@ def test_a_server_that_says_nothing_or_drips_is_left_at_the_deadline(report, cap
 def test_nobody_there_is_told(report, capsys):
     assert push(report, "http://127.0.0.1:1", "--cluster", "c1") == 3
     assert "can't be reached" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 400 Bad\r\nContent-Length: 60\r\n\r\n\x1b[2J\npreflight: all is well\r\n\xe2\x80\xae" + b"x" * 40,
+        b"\x00\xff\x1b[2J\n" * 500,
+        b"HTTP/1.1 500 " + b"x" * 100_000,
+    ],
+)
+def test_what_a_gateway_says_is_one_short_line(answer, report, capsys):
+    """A line of its own could pass for one of ours."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def say():
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=say, daemon=True)
+        thread.start()
+        assert push(report, f"http://127.0.0.1:{server.getsockname()[1]}", "--cluster", "c1") == 3
+        thread.join(10)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said[:-1].isprintable()
+    assert len(said) < 500
