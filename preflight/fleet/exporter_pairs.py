@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from preflight.metrics import Samples
 from preflight.model.baseline import PAIR
-from preflight.report.pair_facts import OP
 from preflight.report.pair_table import PairTable, grouped, starts_of
+from preflight.report.slow_ways import OP
 from preflight.report.text import clean
 from preflight.statistics import spread_of
 

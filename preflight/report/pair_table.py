@@ -1,6 +1,6 @@
 """Measured pairs of GPUs in columns, of one run or of a history, and the bounded series that are made of them (pure). A fleet of 512 nodes has tens of thousands of pairs: numpy, which is only loaded where there are some."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from preflight.metrics import Samples
@@ -89,7 +89,7 @@ def pair_families(table: PairTable | None, *, max_leaves: int) -> Iterator[Gauge
     yield from _slowest(table)
 
 
-def _of_nodes(table: PairTable) -> "Iterator[Gauge]":
+def _of_nodes(table: PairTable) -> "Generator[Gauge, None, NDArray[np.bool_]]":
     """By node and route. Returns for each row whether both its nodes are cleared: fast with some partner in that run."""
     import numpy as np
 
