@@ -1,5 +1,6 @@
 """What no whole part explains: part of an uplink, single pairs, transients, and ends that met nobody who is known to be good."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from preflight.judge.localise.engine import Outcome, is_deep
@@ -59,8 +60,8 @@ class Rest(NamedTuple):
     needed: int
 
 
-def rest_of(outcome: Outcome) -> Rest:
-    """What is left of the slow shots of a view, sorted."""
+def rest_of(outcome: Outcome, beside: Sequence[Outcome] = ()) -> Rest:
+    """What is left of the slow shots of a view, sorted. `beside`: what other views say of the same nodes."""
     view = outcome.view
     pairs = _pairs(view, outcome.rest)
     strangers = [pair for pair in pairs if not _both_known(outcome, pair)]
@@ -69,7 +70,7 @@ def rest_of(outcome: Outcome) -> Rest:
     lasting = [pair for pair in known if pair.slow == pair.again]
     transients = _transients(view, passing, lasting)
     needed = need(_num_pairs(view), transients)
-    decided = [pair for pair in lasting if pair.again >= max(needed, _needed_at(view, pair, outcome.rest))]
+    decided = [pair for pair in lasting if pair.again >= max(needed, _needed_at(pair, (outcome, *beside)))]
     crowded = _crowded(view, lasting, passing)
     links = [pair for pair in decided if pair not in crowded and pair.steady and pair.deep]
     untried = [pair for pair in lasting if pair not in crowded and pair.deep and not _others_got_through(view, pair)]
@@ -79,11 +80,17 @@ def rest_of(outcome: Outcome) -> Rest:
     return Rest(links, undecided, passing, crowded, strangers, untried, transients, needed)
 
 
-def _needed_at(view: View, pair: Pair, open_shots: "Bools") -> int:
-    """How often a pair must have been slow so that what happens to other shots of its two nodes doesn't explain it: on a busy host any pair may be slow each time."""
-    t = view.table
-    unrest = max(unrest_of(view, int(t.end_node[end]), pair.shots, open_shots) for end in (pair.a, pair.b))
-    chance = CHANCE if _num_pairs(view) <= FEW_PARTS else FLEET_CHANCE
+def _needed_at(pair: Pair, outcomes: Sequence[Outcome]) -> int:
+    """How often a pair must have been slow so that what happens to other shots of its two nodes doesn't explain it: on a busy host any pair may be slow each time, inside it too."""
+    import numpy as np
+
+    unrest = 0.0
+    for number, outcome in enumerate(outcomes):
+        view = outcome.view
+        mine = np.zeros(view.size, np.bool_) if number else pair.shots
+        nodes = {int(view.table.end_node[end]) for end in (pair.a, pair.b)}
+        unrest = max(unrest, *(unrest_of(view, node, mine, outcome.rest) for node in nodes))
+    chance = CHANCE if _num_pairs(outcomes[0].view) <= FEW_PARTS else FLEET_CHANCE
     return need(PAIRS_OF_NODE, min(unrest, 0.6), chance=chance)
 
 

@@ -1,6 +1,6 @@
 """The localisation as a whole: references and noise, explanations of each operation, and what they come to together."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -155,19 +155,27 @@ def _judge_all(grounds: Grounds, shots: Shots) -> list[Judged]:
     for op, name in enumerate(t.ops):
         mask = (t.op == op) & ~t.inside & ~apart
         if mask.any():
-            found.append(_judge_one(grounds, mask, name, inside=False, shots=shots, by_class=by_class))
+            found.append(_judge_one(grounds, mask, name, inside=False, shots=shots, by_class=by_class, beside=()))
     if t.inside.any():
         names = " and ".join(t.ops[i] for i in np.unique(t.op[t.inside]).tolist())
-        found.append(_judge_one(grounds, t.inside, names, inside=True, shots=shots, by_class=by_class))
+        beside = [each.outcome for each in found]
+        found.append(_judge_one(grounds, t.inside, names, inside=True, shots=shots, by_class=by_class, beside=beside))
     return found
 
 
 def _judge_one(
-    grounds: Grounds, mask: "Floats", op: str, *, inside: bool, shots: Shots, by_class: dict[tuple[int, int], float]
+    grounds: Grounds,
+    mask: "Floats",
+    op: str,
+    *,
+    inside: bool,
+    shots: Shots,
+    by_class: dict[tuple[int, int], float],
+    beside: Sequence[Outcome],
 ) -> Judged:
     view = view_of(grounds.pairs.part(mask), grounds.ratio[mask], grounds.scale, inside=inside)
     outcome = explain(view)
-    return Judged(op, outcome, rest_of(outcome), Words(view, shots, by_class, op))
+    return Judged(op, outcome, rest_of(outcome, beside), Words(view, shots, by_class, op))
 
 
 def _noun_references(
