@@ -148,7 +148,10 @@ class Measurement(Noun, frozen=True, kw_only=True, dict=True):
     @property
     def slowest_s(self) -> tuple[float, ...]:
         """Per timed window, the maximum over ranks of one operation's duration, in seconds."""
-        return tuple(max(window) for window in zip(*(s.durations_s for s in self.samples), strict=False))
+        samples = self.samples
+        if len(samples) == 1:
+            return samples[0].durations_s
+        return tuple(map(max, zip(*[s.durations_s for s in samples], strict=False)))
 
     @cached_property
     def duration_s(self) -> float | None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,6 +14,9 @@ from preflight.model.localisation import LONE, Ends, Shots
 from preflight.model.measurement import Measurement
 from preflight.model.plan import Plan, Rank
 from preflight.model.units import show_rate
+
+if TYPE_CHECKING:
+    from preflight.model.expected_rate import Expectations
 
 PAIR_OPS = frozenset({"send_recv", "send", "host_to_device", "device_to_host"})
 PCIE, NVLINKS = "over PCIe", "NVLinks"
@@ -51,7 +55,7 @@ def expected_rates(evidence: Evidence, ends: Ends, shots: Shots) -> dict[tuple[s
     table = table_of(ends, shots)
     sizes = {m.probe.key: m.probe.size_bytes for m in evidence.measurements or ()}
     expectations, tried = Expectations(evidence), Counter[tuple[str, str]]()
-    shared = _most_on_a_nic(evidence)
+    shared = _most_on_a_nic(evidence, expectations)
     found: dict[tuple[str, str], tuple[float, str]] = {}
     for place, route in zip(table.position.tolist(), table.route.tolist(), strict=True):
         a, b, op = shots.a[place], shots.b[place], shots.op[place]
@@ -74,13 +78,13 @@ def _leaves_its_node(m: Measurement, plan: Plan) -> bool:
     return len({plan.placement.ranks[rank].node for rank in m.probe.ranks}) > 1
 
 
-def _most_on_a_nic(evidence: Evidence) -> int:
+def _most_on_a_nic(evidence: Evidence, known: "Expectations | None" = None) -> int:
     """GPUs of the job on the NIC that most of them share, which all use it in a full round; 1 where it is not known."""
     from preflight.model.expected_rate import Expectations
 
     if evidence.plan is None or evidence.inventory is None:
         return 1
-    expectations = Expectations(evidence)
+    expectations = known or Expectations(evidence)
     ranks = range(len(evidence.plan.placement.node_ranks))
     users = Counter(card for rank in ranks for card in expectations.nics(rank) or ())
     return max(users.values(), default=1)
