@@ -112,7 +112,8 @@ def _export(history: "History", target: Path, since_s: float) -> int:
         raise WorldError(f"there is no history {history.path}")
     if str(target) == "-":
         for line in export(history, since_s=since_s):
-            print_bytes(line)
+            if not print_bytes(line, exact=True):
+                return 3  # half a copy is none
         return 0
     from preflight.formats import write_atomically
     from preflight.report.history_file import COMPANIONS

@@ -75,15 +75,20 @@ def print_text(text: str) -> None:
         sys.stdout.write(text)
 
 
-def print_bytes(data: bytes) -> None:
-    """UTF-8 text on stdout as it is, past the layer that would decode and encode megabytes of it once more; else as `print_text`."""
+def print_bytes(data: bytes, *, exact: bool = False) -> bool:
+    """UTF-8 text on stdout as it is, past the layer that would decode and encode megabytes of it once more; else as `print_text`. False: it could not be written, for want of room, say.
+
+    `exact`: it is read by programs, so that no letter is spelled out, whatever the terminal shows.
+    """
     binary = getattr(sys.stdout, "buffer", None)
-    if binary is None or not data.isascii():
+    if binary is None or not (exact or data.isascii()):
         print_text(data.decode())
-        return
-    with _while_somebody_reads():
+        return True
+    with _while_somebody_reads() as failed:
         sys.stdout.flush()
         binary.write(data)
+        binary.flush()
+    return not failed
 
 
 def print_lines(report: Report) -> None:
@@ -110,11 +115,14 @@ def refuse_target(option: str, target: Path, *sources: Path) -> None:
 
 
 @contextlib.contextmanager
-def _while_somebody_reads() -> Iterator[None]:
+def _while_somebody_reads() -> Iterator[list[OSError]]:
+    """The list holds why not all could be written; a reader that has gone away is no such reason."""
+    failed: list[OSError] = []
     try:
-        yield
+        yield failed
     except OSError as error:
         if not isinstance(error, BrokenPipeError):
+            failed.append(error)
             with contextlib.suppress(OSError):
                 print(f"preflight: the output can't be written: {error.strerror}", file=sys.stderr)
         nowhere = os.open(os.devnull, os.O_WRONLY)

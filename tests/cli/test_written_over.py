@@ -1,6 +1,9 @@
 """No command writes over what it reads, or replaces a copy by nothing."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +64,29 @@ def test_the_name_of_a_page_steers_no_terminal(report, tmp_path, capsys):
     save_report(report, tmp_path / "report.json")
     assert run_command_line(["report", str(tmp_path), "--html", str(tmp_path / "a\x1b[2Jb\u202e.html")]) == 0
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_half_a_copy_is_no_success_and_a_reader_that_leaves_has_what_it_wanted(report, tmp_path):
+    path = tmp_path / "history.sqlite"
+    keep(History(path), report)
+    command = [sys.executable, "-m", "preflight", "history", "--file", str(path), "--export", "-"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert done.stderr == "preflight: the output can't be written: No space left on device\n"
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_copy_is_the_same_whatever_letters_the_terminal_shows(tmp_path):
+    path = tmp_path / "history.sqlite"
+    keep(History(path), fabric(["knoten-\u00e4", "n2"], slots=2, slow="knoten-\u00e4"))
+    command = [sys.executable, "-m", "preflight", "history", "--file", str(path), "--export"]
+    environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*command, "-"], env=environ, capture_output=True, timeout=60, check=True)
+    subprocess.run([*command, str(tmp_path / "copy")], env=environ, timeout=60, check=True)
+    assert done.stdout == (tmp_path / "copy").read_bytes()
+    assert "knoten-\u00e4" in done.stdout.decode()
