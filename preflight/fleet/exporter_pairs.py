@@ -1,7 +1,7 @@
 """The measured pairs of a history as columns, each held against healthy pairs of the same run, and the newest groups. Reads only.
 
 A history has no localiser's references, so a reference is taken from each run by itself: what the better quarter of its GPUs reached at best over the same class of routes. There is none where fewer than three nodes (two inside
-nodes) took part, or where the middle GPU is so far below that the better quarter says nothing of what is healthy.
+nodes) took part, or where the middle GPU is so far below that the better quarter says nothing of what is healthy; between leaves none that pairs inside a leaf don't bear out.
 """
 
 import sqlite3
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 MAX_FIGURES = 400_000  # the newest ones that are read
 MIN_NODES = {"inside": 2, "between": 3}
 CLEAR = 0.9  # the middle GPU's best / that of the better quarter: below, the run has no reference
-NUM_CLASSES = 5
+NUM_CLASSES, FAR = 5, 4
+LEAST_FAR = 0.85  # between leaves / inside them: on healthy clusters the two differ by 5 to 12 % (matrices of two real clusters, in tests/fleets)
 SLOTS = 4096  # more than a node has GPUs
 
 _PAIRS = (
@@ -103,8 +104,9 @@ def _table(
     node, slot = of_pair // SLOTS, of_pair % SLOTS
     known = [leaves.get(name) for name in names]
     sizes, size = np.unique(size, return_inverse=True)
-    keys = (run * len(sizes) + size) * NUM_CLASSES + _classes(node, slot, known)
-    references = _references(keys, node, place, rates)
+    leaf = _leaf_numbers(known)[node]
+    keys = (run * len(sizes) + size) * NUM_CLASSES + _classes(node, slot, leaf)
+    references = _not_by_itself(keys, leaf, rates, _references(keys, node, place, rates))
     return PairTable(names, known, (node, slot, rates, rates / references, run), ended_s)
 
 
@@ -115,15 +117,20 @@ def _place(text: str) -> tuple[str, int]:
     return (node, int(slot)) if good else ("", 0)
 
 
-def _classes(node: "Ints", slot: "Ints", leaves: Sequence[str | None]) -> "Ints":
-    """Which routes are compared with each other: inside nodes (0), unlike slots, leaves not known, same leaf, other leaf."""
+def _leaf_numbers(leaves: Sequence[str | None]) -> "Ints":
+    """By node; -1: nobody told."""
     import numpy as np
 
-    names = sorted({leaf for leaf in leaves if leaf is not None})
-    numbers = {leaf: number for number, leaf in enumerate(names)}
-    leaf = np.array([-1 if each is None else numbers[each] for each in leaves], np.int64)[node]
+    numbers = {leaf: number for number, leaf in enumerate(sorted({leaf for leaf in leaves if leaf is not None}))}
+    return np.array([-1 if each is None else numbers[each] for each in leaves], np.int64)
+
+
+def _classes(node: "Ints", slot: "Ints", leaf: "Ints") -> "Ints":
+    """Which routes are compared with each other: inside nodes (0), unlike slots, leaves not known, same leaf, other leaf. shape of each: (2, pairs)"""
+    import numpy as np
+
     told = [node[0] == node[1], slot[0] != slot[1], (leaf < 0).any(axis=0), leaf[0] == leaf[1]]
-    found: Ints = np.select(told, [0, 1, 2, 3], 4)
+    found: Ints = np.select(told, [0, 1, 2, 3], FAR)
     return found
 
 
@@ -149,3 +156,23 @@ def _references(keys: "Ints", node: "Ints", place: "Ints", rates: "Floats") -> "
     told = np.where(enough & (quarters > 0) & (middles >= CLEAR * quarters), quarters, np.nan)
     references: Floats = told[np.searchsorted(group[starts], keys)]
     return references
+
+
+def _not_by_itself(keys: "Ints", leaf: "Ints", rates: "Floats", references: "Floats") -> "Floats":
+    """The references of pairs, without those between leaves that nothing else bears out: where all ways out of leaves are much slower than the leaves inside, or there is one such way only and nobody measured inside. They may be
+    slow by design, or ill, and nobody can say. `keys`: as `_references` has them.
+    """
+    import numpy as np
+
+    of_pairs, told, place = np.unique(keys, return_index=True, return_inverse=True)
+    reference = references[told]
+    nearer = np.clip(np.searchsorted(of_pairs, of_pairs - 1), 0, len(of_pairs) - 1)
+    best = np.zeros(len(of_pairs))
+    np.maximum.at(best, place, rates)
+    near = np.where(of_pairs[nearer] == of_pairs - 1, best[nearer], np.nan)
+    ends = np.unique(np.concatenate([place, place]) * (int(leaf.max()) + 2) + leaf.ravel() + 1) // (int(leaf.max()) + 2)
+    several = np.bincount(ends, minlength=len(of_pairs)) > 2  # leaves
+    borne_out = np.where(np.isnan(near), several, reference >= LEAST_FAR * near)
+    far = of_pairs % NUM_CLASSES == FAR
+    found: Floats = np.where(far & ~borne_out, np.nan, reference)[place]
+    return found

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from preflight.fleet.exporter_pairs import groups_of, pairs_of
+from preflight.fleet.history import AHEAD_S
 from preflight.fleet.history_file import reading
 from preflight.metrics import ANSWERS, Samples
 from preflight.model.baseline import PAIR
@@ -21,11 +22,13 @@ COUNTED = ("FAIL", "UNKNOWN", "PASS")
 _RUNS = """SELECT number, started_at_s, duration_s, command, answer, backend, sweep FROM runs
     WHERE NOT simulated AND started_at_s BETWEEN ? AND ? ORDER BY started_at_s DESC, number DESC LIMIT ?"""
 _LAST_OF_COMMAND = """SELECT command, answer, backend, duration_s, max(started_at_s + duration_s) FROM runs
-    WHERE NOT simulated GROUP BY command ORDER BY command LIMIT ?"""  # SQLite takes the other columns from the row of the maximum
-_SUCCESSES = "SELECT command, max(started_at_s + duration_s) FROM runs WHERE NOT simulated AND answer = 'go' GROUP BY command LIMIT ?"
-_LAST_SWEEP = "SELECT max(started_at_s + duration_s) FROM runs WHERE NOT simulated AND sweep IS NOT NULL"
+    WHERE NOT simulated AND started_at_s < ? GROUP BY command ORDER BY command LIMIT ?"""  # SQLite takes the other columns from the row of the maximum
+_SUCCESSES = "SELECT command, max(started_at_s + duration_s) FROM runs WHERE NOT simulated AND started_at_s < ? AND answer = 'go' GROUP BY command LIMIT ?"
+_LAST_SWEEP = (
+    "SELECT max(started_at_s + duration_s) FROM runs WHERE NOT simulated AND started_at_s < ? AND sweep IS NOT NULL"
+)
 _VERDICTS = """SELECT verdict, count(*) FROM (SELECT verdict, max(at_s) AS at FROM verdicts JOIN runs ON number = run
-    WHERE NOT simulated AND at_s >= ? GROUP BY node) GROUP BY verdict"""
+    WHERE NOT simulated AND at_s BETWEEN ? AND ? GROUP BY node) GROUP BY verdict"""
 _FINDINGS = "SELECT check_name, subject, node, verdict FROM findings WHERE run = ? LIMIT 1000"
 _COUNTS = """SELECT command, sum(busbw IS NOT NULL), sum(busbw IS NULL) FROM figures JOIN runs ON number = run
     WHERE number > ? AND number <= ? AND NOT simulated AND axis = ? GROUP BY command"""
@@ -56,14 +59,14 @@ def view_of(history: Path, leaves: Mapping[str, str], *, now_s: float, age_s: fl
     with reading(history) as db:
         if db is None:
             return None
-        window = (now_s - age_s, now_s + age_s)  # clocks of other nodes may be ahead
+        window = (now_s - age_s, now_s + AHEAD_S)
         runs = [Run(*row) for row in db.execute(_RUNS, (*window, MAX_RUNS))]
         ended = [(run.number, run.started_at_s + run.duration_s) for run in runs]
         pairs = pairs_of(db, ended, leaves)
         (last,) = db.execute("SELECT coalesce(max(number), 0) FROM runs").fetchone()
         families = [
-            *_of_commands(db),
-            *_of_sweeps(db, now_s - age_s),
+            *_of_commands(db, window[1]),
+            *_of_sweeps(db, *window),
             ("worst_finding", _worst(db, runs)),
             *groups_of(db, ended),
             *((gauge.name, _cleaned(gauge.series)) for gauge in pair_families(pairs, max_leaves=MAX_LEAVES)),
@@ -88,21 +91,21 @@ def _cleaned(series: Samples) -> Samples:
     return [(tuple(map(clean, values)), figure) for values, figure in series]
 
 
-def _of_commands(db: sqlite3.Connection) -> Iterator[tuple[str, Samples]]:
-    last = [(clean(row[0]), *row[1:]) for row in db.execute(_LAST_OF_COMMAND, (MAX_COMMANDS,))]
+def _of_commands(db: sqlite3.Connection, before_s: float) -> Iterator[tuple[str, Samples]]:
+    last = [(clean(row[0]), *row[1:]) for row in db.execute(_LAST_OF_COMMAND, (before_s, MAX_COMMANDS))]
     yield "run_answer", [((row[0], answer), float(row[1] == answer)) for row in last for answer in ANSWERS]
     yield "run_completion_timestamp_seconds", [((row[0],), row[4]) for row in last]
-    successes = [((clean(command),), at_s) for command, at_s in db.execute(_SUCCESSES, (MAX_COMMANDS,))]
+    successes = [((clean(command),), at_s) for command, at_s in db.execute(_SUCCESSES, (before_s, MAX_COMMANDS))]
     yield "run_success_timestamp_seconds", successes
     yield "run_duration_seconds", [((row[0],), row[3]) for row in last]
     yield "run_info", [((row[0], clean(row[2] or "")), 1.0) for row in last]
 
 
-def _of_sweeps(db: sqlite3.Connection, since_s: float) -> Iterator[tuple[str, Samples]]:
-    (ended_s,) = db.execute(_LAST_SWEEP).fetchone()
+def _of_sweeps(db: sqlite3.Connection, since_s: float, before_s: float) -> Iterator[tuple[str, Samples]]:
+    (ended_s,) = db.execute(_LAST_SWEEP, (before_s,)).fetchone()
     if ended_s is not None:
         yield "scan_completion_timestamp_seconds", [((), ended_s)]
-    counts = dict(db.execute(_VERDICTS, (since_s,)))
+    counts = dict(db.execute(_VERDICTS, (since_s, before_s)))
     if counts:
         yield "scan_nodes", [((verdict,), float(counts.get(verdict, 0))) for verdict in COUNTED]
 

@@ -64,11 +64,16 @@ def mixed_report() -> Report:
     )
 
 
-def real_run(at_s: float = 1.8e9, slow: float = 1.0, slow_nodes: tuple[int, ...] = (3,), **facts) -> Report:
-    """Four nodes of two GPUs, like slots measured, all alike but these, which reach so much of the others' rate."""
+def real_run(
+    at_s: float = 1.8e9, slow: float = 1.0, slow_nodes: tuple[int, ...] = (3,), far: float = 1.0, **facts
+) -> Report:
+    """Four nodes of two GPUs, like slots measured, all alike but these, which reach so much of the others' rate. `far`: the same of the first two nodes with the last two."""
     plan = make_plan(nodes=4, gpus_per_node=2, tp=2, dp=4)
     pairs = [
-        make_measurement((2 * a + slot, 2 * b + slot), algbw_bytes_per_s=50e9 * (slow if {a, b} & {*slow_nodes} else 1))
+        make_measurement(
+            (2 * a + slot, 2 * b + slot),
+            algbw_bytes_per_s=50e9 * (slow if {a, b} & {*slow_nodes} else 1) * (far if a < 2 <= b else 1),
+        )
         for slot in range(2)
         for a in range(4)
         for b in range(a + 1, 4)

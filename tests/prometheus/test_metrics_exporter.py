@@ -128,6 +128,25 @@ def test_where_half_of_the_nodes_are_slow_nobody_can_say_what_is_healthy(history
     assert ("between",) in page(history)["node_bandwidth_ratio"]
 
 
+def test_what_a_clock_far_ahead_told_is_not_the_last_run(history):
+    history.add(now_run())
+    history.add(real_run(time.time() + 30 * 86400, run_id="ahead", answer="no-go"), sweep="s")
+    found = page(history)
+    assert found["run_answer"]["go", "run"] == 1
+    assert found["run_completion_timestamp_seconds"]["run",] < time.time()
+    assert "scan_completion_timestamp_seconds" not in found
+
+
+@pytest.mark.parametrize(("far", "expected"), [(1.0, 1.0), (0.9, 1.0), (0.5, None)])
+def test_the_only_way_between_two_leaves_is_no_measure_of_itself(far, expected, history):
+    history.add(now_run(far=far))
+    found = page(history, leaves={f"node{i}": f"leaf{i // 2}" for i in range(4)})
+    ratio = found.get("leaf_pair_bandwidth_ratio", {}).get(("leaf0", "leaf1"))
+    assert ratio == (expected and pytest.approx(expected))
+    assert found["leaf_pair_bus_bandwidth_median_bytes_per_second"]["leaf0", "leaf1"] == pytest.approx(far * 50e9)
+    assert list(found["node_bandwidth_ratio"].values()) == pytest.approx([1.0] * len(found["node_bandwidth_ratio"]))
+
+
 def test_counters_count_what_comes_after_the_start_and_never_shrink(history):
     history.add(now_run(0))
     exporter = Exporter(history.path, age_s=86400.0, leaves={})
