@@ -39,7 +39,8 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.stash[OMITTED] = {}
-    os.environ["PREFLIGHT_RUN_NO_HISTORY"] = "1"  # no test's run is compared with another's, nor left in a history of this machine
+    # no test's run is compared with another's, nor left in a history of this machine
+    os.environ["PREFLIGHT_RUN_NO_HISTORY"] = "1"
     # the default suite takes minutes; `make soak` tries hypothesis' own number of examples
     settings.register_profile("default suite", max_examples=25)
     if "soak" not in config.option.markexpr:

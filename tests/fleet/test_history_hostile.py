@@ -217,4 +217,5 @@ def test_lines_that_are_too_old_to_be_kept_are_not_said_to_be_added(tmp_path):
     old = b"".join(line_of(run_id=f"old{number}", started_at_s=1e6 + number) for number in range(2500))
     assert bring_in(history, old + line_of(), "lines") == (2501, 1)
     assert [run.run_id for run in history.runs()] == ["x"]
-    assert bring_in(history, old.splitlines(keepends=True)[0], "lines") == (1, 1)  # the last one stays, whatever its age
+    # the last one stays, whatever its age
+    assert bring_in(history, old.splitlines(keepends=True)[0], "lines") == (1, 1)
