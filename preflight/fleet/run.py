@@ -81,8 +81,7 @@ def run(
         slurm_job=slurm_job,
     )
     outcome = _gathered(request, local[0] if local else 0, progress, interruptions, world)
-    if memory is not None and outcome.position is not None:
-        _keep(memory, outcome.position)
+    _keep(memory, outcome.position)
     evidence = localised(_with_history(outcome.evidence, earlier, past))
     findings, runs, answer = judge(evidence, checks, partial=outcome.stopped is not None)
     return Report(
@@ -102,8 +101,10 @@ def run(
     )
 
 
-def _keep(memory: Memory, position: Position) -> None:
-    """A state that can't be written costs no result."""
+def _keep(memory: Memory | None, position: Position | None) -> None:
+    """A state that can't be written costs no result. None: there is nothing to keep."""
+    if memory is None or position is None:
+        return
     try:
         memory.keep(position)
     except (ConfigError, WorldError) as error:
