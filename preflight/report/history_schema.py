@@ -55,6 +55,7 @@ _VERSION_1_SEEN = (
     "CREATE TEMP VIEW run_nodes AS SELECT *, NULL AS facts FROM main.run_nodes",
     "CREATE TEMP VIEW figures AS SELECT *, NULL AS transport FROM main.figures",
 )
+_HEADER = "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_master)"
 _STRANGE = """SELECT name FROM sqlite_master AS each WHERE type IN ('view', 'trigger') OR sql LIKE 'CREATE VIRTUAL%'
     OR (type = 'table' AND EXISTS (SELECT 1 FROM pragma_table_xinfo(each.name) WHERE hidden)) LIMIT 1"""
 OF_A_RUN = ("run_nodes", "findings", "figures", "verdicts")  # tables whose rows go with their run
@@ -62,9 +63,8 @@ OF_A_RUN = ("run_nodes", "findings", "figures", "verdicts")  # tables whose rows
 
 def version_of(connection: sqlite3.Connection, path: Path) -> int:
     """0: there are no tables yet. Raises ConfigError for another program's database, for one of a newer version, and for one with parts that work something out when they are read (a view can be without end)."""
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    # in one statement: between two of them another process may make the tables
+    application, version, tables = connection.execute(_HEADER).fetchone()
     if not tables:
         return 0
     source = readable(str(path))

@@ -22,6 +22,7 @@ MEASURED = frozenset(
         "group_busbw",
         "group_contention",
         "logged_runs",
+        "own_history",
         "reachable",
         "slow_part",
         "straggler_cost",

@@ -76,6 +76,20 @@ def test_a_file_that_was_moved_to_a_network_disk_with_its_log_is_not_read_in_par
     assert history.runs() == ()  # all that was in the file by then
 
 
+def test_a_file_whose_tables_another_process_makes_meanwhile_is_no_other_programs(path):
+    path.touch()
+    statements = []
+
+    def made(statement):
+        statements.append(statement)
+        if len(statements) == 2:  # after the first question was answered
+            History(path).add(report_of("x"))
+
+    with sqlite3.connect(path) as connection:
+        connection.set_trace_callback(made)
+        assert history_schema.version_of(connection, path) in {0, history_schema.SCHEMA_VERSION}
+
+
 def test_a_reader_keeps_no_writer_and_sees_one_moment(path):
     history = History(path)
     history.add(report_of("r1"))

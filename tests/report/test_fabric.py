@@ -282,7 +282,7 @@ def test_a_report_with_all_of_it_comes_back_and_an_old_one_without_loads(tmp_pat
         (lambda e: e["localisation"].update(asks=[{"a": -1, "b": 0}]), "end -1"),
         (lambda e: e["measurements"][0]["probe"].update(ranks=[]), "expected one rank"),
         (lambda e: e["measurements"][0]["probe"].update(ranks=[1, 2]), "expected one rank"),
-        (lambda e: e["measurements"][0]["probe"].update(flops=-1), "flops -1"),
+        (lambda e: e["measurements"][0]["probe"].update(flops=-1), "flops: expected no negative number"),
         (lambda e: e["measurements"][-1]["probe"].update(split=[0.0] * 4), "a share for each of 4"),
         (lambda e: e["measurements"][-1]["probe"].update(split=[1.0]), "a share for each of 4"),
         (
