@@ -17,7 +17,7 @@ from preflight.model.evidence import Baseline
 from preflight.model.history import Figure, FindingLine, Line, NodeStory, NodeVerdict, RunLine
 from preflight.model.history_rows import Pair
 from preflight.model.node_facts import NodeFacts
-from preflight.report.history_append import DAY_S, Entry, Limits, append, append_if_changed, entry_of, forget
+from preflight.report.history_append import Entry, Limits, append, entry_of, forget
 from preflight.report.history_file import reading, writing
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -90,14 +90,6 @@ class History:
                 append(db, entry, limits, then_forget=position % FORGET_EVERY == 0)
             forget(db, limits, time.time())
             return int(db.execute("SELECT count(*) FROM runs WHERE number > ?", (before,)).fetchone()[0])
-
-    def add_if_changed(self, report: Report, *, verdicts: Iterable[NodeVerdict] = (), every_s: float = DAY_S) -> bool:
-        """Append the judgement of one node, unless the newest of the same command on it says the same and is younger than `every_s`. False: it was not needed."""
-        inventory = report.evidence.inventory
-        node = inventory.nodes[0].name if inventory and inventory.nodes else ""
-        entry = entry_of(report, verdicts=verdicts, nodes_of=dict.fromkeys(range(len(report.findings)), node))
-        with writing(self.path, within_s=self.within_s) as db:
-            return append_if_changed(db, entry, Limits(self.keep_s, self.max_rows), every_s)
 
     def note_drained(self, run_id: str, node: str) -> None:
         """The node was drained for what this run said of it: from here on, its verdicts begin anew."""

@@ -10,8 +10,8 @@ from typing import Literal
 from preflight.model import Evidence
 from preflight.model.base import Record
 from preflight.model.hostlist import natural_key
-from preflight.report.pair_facts import facts_of
 from preflight.report.rates import leaf_of, pair_rates
+from preflight.report.run_pairs import ratios_of
 
 Kind = Literal["GPU", "node", "leaf"]
 
@@ -68,7 +68,7 @@ def pairs_of(evidence: Evidence) -> list[Pair]:
     """Every pair that was measured or failed, worst first. A pair that was left out is not there: nothing is known of it."""
     rates = pair_rates(evidence.measurements or ())
     ends = _ends(evidence, {rank for pair in rates for rank in pair})
-    ratios = {((f.node, f.slot), (f.other_node, f.other_slot)): f.ratio for f in facts_of(evidence) if f.ratio}
+    ratios = ratios_of(evidence)
     places = {rank: (end.node or "", end.slot) for rank, end in ends.items()}
     found = []
     for (a, b), rate in rates.items():

@@ -1,16 +1,15 @@
-"""The measured pairs of one run as columns, and what many measurements took, without a look at each of them in Python (pure). As pair_facts.py and rates.py say it of single ones."""
+"""The measured pairs of one run as columns, and what many measurements took, without a look at each of them in Python (pure). As rates.py says it of single ones."""
 
 from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from preflight.model import Evidence, Measurement
-from preflight.report.pair_facts import references_of
 from preflight.report.pair_table import PairTable, grouped
 from preflight.report.slow_ways import OP, slow_ways
 
 if TYPE_CHECKING:
-    from preflight.model.localisation import Ends
+    from preflight.model.localisation import Ends, Localisation
     from preflight.report.pair_table import Floats, Ints
 
 CLASSES = (
@@ -98,12 +97,36 @@ def table_of_run(evidence: Evidence, ended_s: float) -> PairTable | None:
     return PairTable(names, _leaves(evidence, names), columns, (ended_s,))
 
 
+def ratios_of(evidence: Evidence) -> dict[tuple[tuple[str, int], tuple[str, int]], float]:
+    """Two places (node, slot), the lower one first -> bandwidth / reference; pairs of which nobody can say are not in it."""
+    table = table_of_run(evidence, 0.0)
+    if table is None:
+        return {}
+    rows = zip(*table.node.tolist(), *table.slot.tolist(), table.ratio.tolist(), strict=True)
+    return {((table.nodes[a], slot), (table.nodes[b], other)): ratio for a, b, slot, other, ratio in rows if ratio > 0}
+
+
 def _leaves(evidence: Evidence, names: Sequence[str]) -> list[str | None]:
     """The leaf of each node, from the topology or else the placement; None: nobody told."""
     placement = evidence.plan.placement if evidence.plan else None
     placed = dict(zip(placement.nodes, placement.leaves, strict=True)) if placement and placement.leaves else {}
     topology = evidence.topology
     return [(topology.leaf_of(name) if topology else None) or placed.get(name) for name in names]
+
+
+def references_of(found: "Localisation | None") -> dict[str, float]:
+    """Class of routes -> what its healthy pairs gave. None where the run was too noisy to judge, and where GPUs of one class are joined in several ways, each with its own reference."""
+    if found is None or found.unjudged or found.ends.whole_nodes:
+        return {}
+    ops: dict[str, set[str]] = {}
+    for each in found.references:
+        if each.op.split(" ", 1)[0] == OP:
+            ops.setdefault(each.route, set()).add(each.op)
+    return {
+        each.route: each.bytes_per_s
+        for each in found.references
+        if ops.get(each.route) == {OP} and each.op == OP and each.bytes_per_s > 0
+    }
 
 
 def _references(evidence: Evidence, a: "Ints", b: "Ints") -> "Floats":

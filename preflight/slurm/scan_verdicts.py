@@ -1,6 +1,6 @@
 """What a run of a scan says of each of its nodes, and whether it has been said often enough to act on (pure)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from preflight.model import Report, Verdict
 from preflight.model.finding import Finding
@@ -85,8 +85,3 @@ def suspects(last: Mapping[str, NodeVerdict], rounds: Mapping[str, int], repeats
         for node, verdict in last.items()
         if (verdict.verdict is Verdict.FAIL or verdict.doubt) and not verdict.drained and rounds.get(node, 0) < repeats
     }
-
-
-def worst_of(verdicts: Sequence[NodeVerdict]) -> Verdict | None:
-    """The worst of several; None: there is none."""
-    return min((verdict.verdict for verdict in verdicts), key=lambda verdict: verdict.rank, default=None)

@@ -16,7 +16,6 @@ from preflight.fleet.history import History
 from preflight.metrics import BY_NAME, CATALOGUE, MAX_BYTES, MAX_SERIES, MORE_LABELS, PREFIX
 from preflight.model import Evidence, Finding, Report, Settings, Verdict
 from preflight.model.history import NodeVerdict
-from preflight.report.pair_facts import PairFact, facts_of
 from preflight.report.pair_table import PairTable, pair_families
 from preflight.report.prometheus import metrics_text, verdict_text
 from preflight.report.run_pairs import table_of_run
@@ -24,6 +23,7 @@ from preflight.slurm.scan_metrics import scan_metrics
 from preflight.slurm.textfile import metrics_text as prolog_text
 from tests.builders import make_evidence, make_inventory, make_measurement, make_plan
 from tests.prometheus.fleet import judgement, simulated_report
+from tests.report.pair_facts import PairFact, facts_of
 
 PATHS = ("agent", "run", "prolog", "scan", "exporter")
 

@@ -8,9 +8,9 @@ from preflight.model.ends import ends_of
 from preflight.report.matrix_view import pairs_of as terminal_pairs
 from preflight.report.page.pairs import pairs_of as page_pairs
 from preflight.report.page.write import page_html
-from preflight.report.pair_facts import facts_of
 from preflight.report.run_pairs import table_of_run
 from tests.builders import make_evidence, make_measurement, make_plan
+from tests.report.pair_facts import facts_of
 
 NODES, LEAVES = ("a", "b", "c", "d"), ("leaf0", "leaf0", "leaf1", "leaf1")
 SPEED = 48e9

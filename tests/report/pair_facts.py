@@ -1,11 +1,12 @@
-"""The measured pairs of a run, one by one, with their places, leaves, and how they compare with what healthy pairs of the same route gave (pure). In columns: run_pairs.py."""
+"""The measured pairs of a run one by one, with what the columns of run_pairs.py must say of each: the plain way to work it out, which tests hold the fast one against."""
 
 from typing import NamedTuple
 
 from preflight.model import Evidence, Plan
-from preflight.model.localisation import Ends, Localisation
+from preflight.model.localisation import Ends
 from preflight.report.rates import leaf_of, pair_rates
-from preflight.report.slow_ways import OP, slow_ways
+from preflight.report.run_pairs import references_of
+from preflight.report.slow_ways import slow_ways
 
 
 class PairFact(NamedTuple):
@@ -58,21 +59,6 @@ def _first_ranks(plan: Plan) -> dict[int, str]:
     placement = plan.placement
     return {
         rank: placement.nodes[number] for number, rank in {n: r for r, n in enumerate(placement.node_ranks)}.items()
-    }
-
-
-def references_of(found: Localisation | None) -> dict[str, float]:
-    """Class of routes -> what its healthy pairs gave. None where the run was too noisy to judge, and where GPUs of one class are joined in several ways, each with its own reference."""
-    if found is None or found.unjudged or found.ends.whole_nodes:
-        return {}
-    ops: dict[str, set[str]] = {}
-    for each in found.references:
-        if each.op.split(" ", 1)[0] == OP:
-            ops.setdefault(each.route, set()).add(each.op)
-    return {
-        each.route: each.bytes_per_s
-        for each in found.references
-        if ops.get(each.route) == {OP} and each.op == OP and each.bytes_per_s > 0
     }
 
 
